@@ -13,7 +13,7 @@ from nexus.core.wire import compact
 from nexus.core.working_memory import Snapshot
 from nexus.services.context.blocks import Passage
 from nexus.services.context.budget import RUN
-from nexus.services.context.formats import convert
+from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Meta, Remembered
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
 from nexus.services.history.reader import UntilShown
@@ -163,8 +163,7 @@ def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
     if form == DEFAULT_FORMAT:
         return content
     manifest = content["context"]
-    converted = convert(
-        form,
+    converted = FORMATS[form](
         content["messages"],
         content["tools"],
         stable=manifest["prefix"]["messages"],

@@ -5,33 +5,18 @@ order of the list is kept in every format, and the beginning of the result depen
 so that prompt caches hold in every format.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from nexus.services.context.formats.anthropic import to_anthropic
 from nexus.services.context.formats.base import Converted, to_openai
 from nexus.services.context.formats.gemini import to_gemini
 
-__all__ = ["FORMATS", "Converted", "convert"]
+__all__ = ["FORMATS", "Converted"]
 
-
+# Each takes a valid list and its tools in OpenAI's form. The next build repeats its first `stable` messages byte for
+# byte. `goes_on`: it ends in the middle of a run, so that the run's next call is likely to repeat all of it.
 FORMATS: Final[Mapping[str, Callable[..., Converted]]] = MappingProxyType(
     {"openai": to_openai, "anthropic": to_anthropic, "gemini": to_gemini}
 )
-
-
-def convert(
-    form: str,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]],
-    *,
-    stable: int,
-    goes_on: bool = False,
-) -> Converted:
-    """A valid list and its tools, both in OpenAI's form, in the form `form`, a key of `FORMATS`.
-
-    The next build repeats the first `stable` messages byte for byte. `goes_on`: the list ends in the middle of a run,
-    so that the run's next call is likely to repeat all of it.
-    """
-    return FORMATS[form](messages, tools, stable=stable, goes_on=goes_on)

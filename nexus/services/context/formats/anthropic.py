@@ -36,7 +36,7 @@ _COMBINING: Final = ("oneOf", "allOf", "anyOf")
 
 
 def to_anthropic(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool = False
 ) -> Converted:
     """`messages` with `system` apart, and marks for the cache where the next call may go on from."""
     leading = leading_system(messages)

@@ -161,7 +161,7 @@ def _children(item: Any) -> Sequence[Any]:
 
 
 def to_openai(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool = False
 ) -> Converted:
     """`messages` and `tools` as they are. OpenAI finds cached prefixes by itself."""
     del stable, goes_on

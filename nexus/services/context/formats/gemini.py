@@ -39,7 +39,7 @@ _BAD_BEGINNING: Final = re.compile(r"_*[0-9-]")
 
 
 def to_gemini(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool = False
 ) -> Converted:
     """`messages` as `contents`, with `system` apart. Gemini finds cached prefixes by itself."""
     del stable, goes_on

@@ -17,7 +17,7 @@ from nexus.core.working_memory import Compaction, Overview, Snapshot
 from nexus.services.context.agent import AgentInput, assemble_agent
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Room
-from nexus.services.context.formats import convert
+from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.pinned import Placement
 from nexus.services.context.prompts import PromptManager
@@ -325,7 +325,7 @@ def test_any_rows(rows: list[Any], placement: Placement, pinned_from_end: int, c
     assert faults(made.messages) == []
     for form, faults_of in CHECKS.items():
         stable = made.manifest["prefix"]["messages"]
-        assert faults_of(convert(form, made.messages, [], stable=stable), typed=False) == []
+        assert faults_of(FORMATS[form](made.messages, [], stable=stable), typed=False) == []
     contents = [message["content"] for message in made.messages]
     start = contents.index(PINNED[0])
     assert contents[start : start + 4] == PINNED

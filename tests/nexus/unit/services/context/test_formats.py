@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nexus.services.context.formats import FORMATS, Converted, convert
+from nexus.services.context.formats import FORMATS, Converted
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context.canonical_lists import (
     OPENING,
@@ -81,7 +81,7 @@ def test_every_provider_accepts_every_valid_list(
     form: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]], stable: int, *, goes_on: bool
 ) -> None:
     """By the types of its SDK and by its written rules."""
-    assert FAULTS[form](convert(form, messages, tools, stable=stable, goes_on=goes_on)) == []
+    assert FAULTS[form](FORMATS[form](messages, tools, stable=stable, goes_on=goes_on)) == []
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -91,7 +91,7 @@ def test_the_same_is_said_in_the_same_order(
 ) -> None:
     """Nothing is lost, added, moved or said by somebody else; only an opening may come first."""
     expected = [as_canonical(spoken, form) for spoken in said(messages)]
-    spoken = list(SAID[form](convert(form, messages, tools, stable=stable)))
+    spoken = list(SAID[form](FORMATS[form](messages, tools, stable=stable)))
     if len(spoken) > len(expected):
         spoken.remove(OPENING)
     assert spoken == expected
@@ -104,7 +104,7 @@ def test_nothing_that_is_given_is_changed_and_the_same_comes_out(
 ) -> None:
     """Converting twice gives the same bytes."""
     before = copy.deepcopy((messages, tools))
-    first, second = (convert(form, messages, tools, stable=stable, goes_on=goes_on) for _ in range(2))
+    first, second = (FORMATS[form](messages, tools, stable=stable, goes_on=goes_on) for _ in range(2))
     assert (messages, tools) == before
     assert json.dumps([first.messages, first.tools, first.system]) == json.dumps(
         [second.messages, second.tools, second.system]
@@ -118,7 +118,7 @@ def test_what_comes_later_does_not_change_what_came_before(
 ) -> None:
     """Otherwise a cache would not hold in this format where it holds in OpenAI's."""
     count = data.draw(st.sampled_from(boundaries(messages)))
-    beginning, whole = (flat(convert(form, part, [], stable=0)) for part in (messages[:count], messages))
+    beginning, whole = (flat(FORMATS[form](part, [], stable=0)) for part in (messages[:count], messages))
     if all(message["role"] == "system" for message in messages[:count]):
         beginning = [block for block in beginning if block[0] == "system"] if form != "openai" else beginning
     assert whole[: len(beginning)] == beginning
@@ -128,7 +128,7 @@ def test_what_comes_later_does_not_change_what_came_before(
 @given(messages=canonical_lists(), stable=st.integers(-1, 30))
 def test_that_a_run_goes_on_changes_marks_alone(form: str, messages: list[dict[str, Any]], stable: int) -> None:
     """Nothing is said in another way; one of the four marks that Anthropic allows is left."""
-    ends, goes_on = (convert(form, messages, TOOLS, stable=stable, goes_on=value) for value in (False, True))
+    ends, goes_on = (FORMATS[form](messages, TOOLS, stable=stable, goes_on=value) for value in (False, True))
     assert flat(ends) == flat(goes_on)
     assert (ends.tools, ends.places, ends.notes) == (goes_on.tools, goes_on.places, goes_on.notes)
     assert (
@@ -141,7 +141,7 @@ def test_that_a_run_goes_on_changes_marks_alone(form: str, messages: list[dict[s
 @given(messages=canonical_lists())
 def test_a_place_says_where_a_message_went(form: str, messages: list[dict[str, Any]]) -> None:
     """At each place stands the first thing that the message says; None is for what `system` holds."""
-    converted = convert(form, messages, [], stable=0)
+    converted = FORMATS[form](messages, [], stable=0)
     assert len(converted.places) == len(messages)
     for message, place in zip(messages, converted.places, strict=True):
         if place is None:
@@ -160,7 +160,7 @@ def test_a_place_says_where_a_message_went(form: str, messages: list[dict[str, A
 @pytest.mark.parametrize("messages", [[system("S")], [assistant("A"), user("U")], [system("S"), assistant("A")]])
 def test_where_no_user_speaks_first_an_opening_is_put(form: str, messages: list[dict[str, Any]]) -> None:
     """And a note says so."""
-    converted = convert(form, messages, [], stable=0)
+    converted = FORMATS[form](messages, [], stable=0)
     assert FAULTS[form](converted) == []
     assert "1 user text was put before the first message" in converted.notes
     assert OPENING in SAID[form](converted)
@@ -169,7 +169,7 @@ def test_where_no_user_speaks_first_an_opening_is_put(form: str, messages: list[
 @pytest.mark.parametrize("form", ["anthropic", "gemini"])
 def test_a_list_that_ends_with_an_assistant_is_noted(form: str) -> None:
     """Newer models refuse it, older ones go on from there, so it is left as it is."""
-    converted = convert(form, [user("U"), assistant("It is")], [], stable=0)
+    converted = FORMATS[form]([user("U"), assistant("It is")], [], stable=0)
     assert converted.notes == ["the list ends with an assistant message, which newer models refuse"]
     assert list(SAID[form](converted))[-1] == ("assistant", "It is")
 
@@ -188,7 +188,7 @@ def test_a_list_that_ends_with_an_assistant_is_noted(form: str) -> None:
 def test_arguments_that_cannot_be_sent_as_an_object_are_given_as_text(form: str, arguments: str) -> None:
     """What the requester could not read is not put into an answer, and nothing of it is lost."""
     messages = [user("U"), assistant(None, call("c1", "search", arguments)), result("c1")]
-    converted = convert(form, messages, [], stable=0)
+    converted = FORMATS[form](messages, [], stable=0)
     assert FAULTS[form](converted) == []
     assert ("call", "c1", "search", json.dumps({"arguments": arguments})) in SAID[form](converted)
     assert converted.notes == ["1 call has arguments that cannot be sent as an object"]
@@ -200,7 +200,7 @@ def test_the_contract_shows_what_comes_out() -> None:
     shown = re.findall(r"```json\n(.*?)```", page.partition("\n## Formats\n")[2].partition("\n## ")[0], re.DOTALL)
     given = json.loads(shown[0])
     for form, example in zip(("openai", "anthropic", "gemini"), shown, strict=True):
-        converted = convert(form, given["messages"], given["tools"], stable=2)
+        converted = FORMATS[form](given["messages"], given["tools"], stable=2)
         system = {} if converted.system is None else {"system": converted.system}
         assert json.loads(example) == {"messages": converted.messages, "tools": converted.tools, **system}
         assert FAULTS[form](converted) == []
@@ -246,7 +246,7 @@ def in_anthropic(
     *messages: dict[str, Any], tools: tuple[dict[str, Any], ...] = (), stable: int = 0, goes_on: bool = False
 ) -> Converted:
     """The messages in Anthropic's form, which its API accepts."""
-    found = convert("anthropic", messages, tools, stable=stable, goes_on=goes_on)
+    found = FORMATS["anthropic"](messages, tools, stable=stable, goes_on=goes_on)
     assert anthropic_faults(found) == []
     return found
 
@@ -331,7 +331,7 @@ UNSIGNED = {"thought_signature": "skip_thought_signature_validator"}
 
 def in_gemini(*messages: dict[str, Any], tools: tuple[dict[str, Any], ...] = ()) -> Converted:
     """The messages in Gemini's form, which its API accepts."""
-    found = convert("gemini", messages, tools, stable=len(messages))
+    found = FORMATS["gemini"](messages, tools, stable=len(messages))
     assert gemini_faults(found) == []
     return found
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from nexus.services.context.formats import Converted, convert
+from nexus.services.context.formats import FORMATS, Converted
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context.canonical_lists import assistant, call, result, system, tool, user
 
@@ -26,7 +26,7 @@ Change = Callable[[Any, Any, Any], object]
 
 def changed(form: str, change: Change) -> Converted:
     """A good list in that form, spoilt by `change`, which is given the messages, tools and system."""
-    found = copy.deepcopy(convert(form, LIST, TOOLS, stable=5))
+    found = copy.deepcopy(FORMATS[form](LIST, TOOLS, stable=5))
     change(found.messages, found.tools, found.system)
     return found
 

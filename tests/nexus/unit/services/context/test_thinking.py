@@ -13,7 +13,7 @@ import pytest
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Budget
-from nexus.services.context.formats import convert
+from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.prompts import THINKING_INSTRUCTION
 from nexus.services.context.thinking import ThinkingInput, assemble_thinking, fit_thinking
@@ -227,7 +227,7 @@ class TestInstruction:
 def test_every_provider_takes_it(form: str) -> None:
     """As it is, and with as little in it as there can be."""
     for made in (assembled(), assembled("x", remembered=Remembered(), workspace="", rounds=())):
-        converted = convert(form, made.messages, [], stable=made.manifest["prefix"]["messages"])
+        converted = FORMATS[form](made.messages, [], stable=made.manifest["prefix"]["messages"])
         assert CHECKS[form](converted) == []
 
 
