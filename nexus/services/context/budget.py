@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.ports import TokenCounter
 from nexus.core.wire import compact
-from nexus.services.context.blocks import Weights
+from nexus.services.context.blocks import Assembled, Weights
 from nexus.services.context.memory_blocks import MOST_TOKENS, Meta, meta_block
 from nexus.services.text.tokens import ByteBound, Measure
 
@@ -169,6 +169,25 @@ class Budget:
         if self.measure is None:
             return True
         return self.bound is not None and self.bound.messages(messages) + self._besides(self.bound) <= self.limit
+
+    def fit(self, assemble: Callable[[int, Measure | None], Assembled], most: int) -> Assembled:
+        """The list with as many of `most` parts as fit, which `assemble` makes; with notes on blocks that are left out.
+
+        Where all parts surely fit, nothing is counted.
+        """
+        whole, measure = assemble(most, None), self.measure
+        if measure is None or self.surely_fits(whole.messages):
+            return whole
+        if measure.messages(whole.messages) <= self.room:
+            return assemble(most, measure)
+
+        def fits(kept: int) -> bool:
+            return measure.messages(assemble(kept, None).messages) <= self.room
+
+        fitting = assemble(largest(0, most, fits), measure)
+        tags = {block["tag"] for block in fitting.manifest["blocks"]}
+        gone = [block["tag"] for block in whole.manifest["blocks"] if block["tag"] not in tags]
+        return fitting._replace(repairs=[*fitting.repairs, *map(NO_ROOM.format, gone)])
 
     def check_input(self, opening: Sequence[_Message], text: str) -> None:
         """Check that the input fits beside the messages that every context of the layout begins with.

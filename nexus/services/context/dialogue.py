@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from nexus.core.models import parse_moment
 from nexus.services.context.blocks import Assembled, Block, assemble, source_of
-from nexus.services.context.budget import Budget, largest
+from nexus.services.context.budget import Budget
 from nexus.services.context.prompts import describe_tools, identity_block
 from nexus.services.history.merge import Utterance, merge, newest
 from nexus.services.history.rows import Entry, at_offset, count_others, parse_offset, read_rows
@@ -60,20 +60,11 @@ class DialogueInput:
 
 def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
     """The five messages within the budget, as far as leaving out the oldest messages of the memory goes."""
-    uncounted = assemble_dialogue(given)
-    measure = budget.measure
-    if measure is None or budget.surely_fits(uncounted.messages):
-        return uncounted
 
-    def with_memory(size: int) -> Assembled:
+    def with_memory(size: int, measure: Measure | None) -> Assembled:
         return assemble_dialogue(replace(given, history_size=size), measure)
 
-    def fits(size: int) -> bool:
-        return measure.messages(with_memory(size).messages) <= budget.room
-
-    if measure.messages(uncounted.messages) <= budget.room:
-        return assemble_dialogue(given, measure)
-    return with_memory(largest(0, given.history_size, fits))
+    return budget.fit(with_memory, given.history_size)
 
 
 def assemble_dialogue(given: DialogueInput, measure: Measure | None = None) -> Assembled:
@@ -133,22 +124,9 @@ class MemoryFormatter:
     """`[SHARED_MEMORY]`: the recent conversation, one message a human input and one a run's answer."""
 
     @staticmethod
-    def format_shared_memory(
-        history: Sequence[Any],
-        limit: int = 20,
-        *,
-        current_run_id: str = "",
-        truncate_chars: int = 500,
-        timezone_offset: Any = 0,
-    ) -> str:
+    def format_shared_memory(history: Sequence[Any], limit: int = 20, **options: Any) -> str:
         """The text of the block. Arguments as for `render`."""
-        return MemoryFormatter.render(
-            history,
-            limit,
-            current_run_id=current_run_id,
-            truncate_chars=truncate_chars,
-            timezone_offset=timezone_offset,
-        ).block.text
+        return MemoryFormatter.render(history, limit, **options).block.text
 
     @staticmethod
     def render(

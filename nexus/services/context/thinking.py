@@ -10,7 +10,7 @@ from typing import Final
 
 from nexus.core.turns import ThinkingRound
 from nexus.services.context.blocks import Assembled, Block, Joined, Section, assemble, source_of
-from nexus.services.context.budget import NO_ROOM, Budget, largest
+from nexus.services.context.budget import Budget
 from nexus.services.context.memory_blocks import NOTHING, Remembered, goal_sources, goal_text, without_oldest
 from nexus.services.context.prompts import THINKING_INSTRUCTION
 from nexus.services.text.escape import BANNERS, CountingEscape, LabelEscape, canonical
@@ -50,16 +50,9 @@ def instructions() -> list[Block]:
 
 def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
     """The two messages within the budget, as far as leaving out the oldest turns, then rounds, goes."""
-    uncounted = assemble_thinking(given)
-    measure = budget.measure
-    if measure is None or budget.surely_fits(uncounted.messages):
-        return uncounted
-    whole = assemble_thinking(given, measure)
-    if measure.messages(whole.messages) <= budget.room:
-        return whole
     turns, rounds = len(given.remembered.turns), len(given.rounds)
 
-    def with_newest(kept: int) -> Assembled:
+    def with_newest(kept: int, measure: Measure | None) -> Assembled:
         gone = max(rounds - kept, 0)
         shorter = replace(
             given,
@@ -69,13 +62,7 @@ def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
         )
         return assemble_thinking(shorter, measure)
 
-    def fits(kept: int) -> bool:
-        return measure.messages(with_newest(kept).messages) <= budget.room
-
-    fitting = with_newest(largest(0, turns + rounds, fits))
-    tags = {block["tag"] for block in fitting.manifest["blocks"]}
-    gone = [block["tag"] for block in whole.manifest["blocks"] if block["tag"] not in tags]
-    return fitting._replace(repairs=[*fitting.repairs, *map(NO_ROOM.format, gone)])
+    return budget.fit(with_newest, turns + rounds)
 
 
 def assemble_thinking(given: ThinkingInput, measure: Measure | None = None) -> Assembled:
