@@ -9,10 +9,11 @@
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Self
 
 import anyio
@@ -155,19 +156,8 @@ class PersistenceService:
         what was stored after it is left out; the row with `own_row_id`, which the build that reads inserts meanwhile,
         leaves nothing out.
         """
-        complete = await self._written(owner_key, asked)
-        waiting = await self._waiting(owner_key, outbox_waiting)
-        past = await read_past(
-            self._store,
-            owner_key,
-            messages=messages,
-            excerpt_chars=excerpt_chars,
-            asked=asked,
-            own_row_id=own_row_id,
-            until=await self._begun_at(asked, own_row_id) if continued else None,
-            waiting=waiting,
-        )
-        return replace(past, rows=_own_rows(owner_key, past.rows), complete=complete)
+        read = partial(read_past, self._store, owner_key, messages=messages, excerpt_chars=excerpt_chars)
+        return await self._read(read, asked, own_row_id, until=None, continued=continued, outbox_waiting=outbox_waiting)
 
     async def get_session(
         self,
@@ -187,25 +177,30 @@ class PersistenceService:
         `messages` rows at most, those under no compaction (`tail`), up to `until` where that is known better than from
         `asked`. The rest as for `get_past`.
         """
-        # Rows after a known end are not read, so they are not waited for.
-        complete = until is not None or await self._written(owner_key, asked)
-        waiting = await self._waiting(owner_key, outbox_waiting)
-        past = await read_session(
-            self._store,
-            owner_key,
-            origin,
-            messages=messages,
-            asked=asked,
-            own_row_id=own_row_id,
-            until=until or (await self._begun_at(asked, own_row_id) if continued else None),
-            tail=tail,
-            waiting=waiting,
+        read = partial(read_session, self._store, owner_key, origin, messages=messages, tail=tail)
+        return await self._read(
+            read, asked, own_row_id, until=until, continued=continued, outbox_waiting=outbox_waiting
         )
-        return replace(past, rows=_own_rows(owner_key, past.rows), complete=complete)
 
-    async def _written(self, owner_key: str, asked: Message) -> bool:
-        """Wait a moment for the owner's accepted results; False where some of other runs are not written then."""
-        return await self._recorder.pending.written(owner_key, _PENDING_S, except_run=asked.run_id)
+    async def _read(
+        self,
+        read: Callable[..., Awaitable[Past]],
+        asked: Message,
+        own_row_id: str | None,
+        *,
+        until: Cutoff | None,
+        continued: bool,
+        outbox_waiting: bool,
+    ) -> Past:
+        owner_key = asked.owner_key
+        # Rows after a known end are not read, so they are not waited for.
+        pending = self._recorder.pending
+        complete = until is not None or await pending.written(owner_key, _PENDING_S, except_run=asked.run_id)
+        waiting = await self._waiting(owner_key, outbox_waiting)
+        if until is None and continued:
+            until = await self._begun_at(asked, own_row_id)
+        past = await read(asked=asked, own_row_id=own_row_id, until=until, waiting=waiting)
+        return replace(past, rows=_own_rows(owner_key, past.rows), complete=complete)
 
     async def _waiting(self, owner_key: str, outbox_waiting: bool) -> list[Row]:  # passed on as it is
         """The owner's rows in the outbox. Read before the store: a row leaves the outbox when the store has it."""
