@@ -128,7 +128,7 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
     with anyio.move_on_after(max(seconds - _CLOSING_S, seconds * _DRAINING), shield=True):
         await subscription.stop()
         await done.wait()
-        await nexus.requests.drained()
+        await nexus.requests.pending.none()
         if calls:
             await calls.none()
         await nexus.persistence.flush()
@@ -137,7 +137,7 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         await nexus.turns.drained()
         await dispatcher.pending.none()
     left = {
-        "pending": nexus.requests.pending,
+        "pending": nexus.requests.pending.count,
         "calls": calls.count if calls else 0,
         "unwritten": nexus.persistence.unwritten,
         "tools": nexus.catalog.pending.count,

@@ -180,9 +180,7 @@ def _memory_services(  # noqa: PLR0917  # one for each part
         refining = refining_settings(settings)
         refiner = SummaryRefiner(store.memory, store, model, counter, settings=refining, metrics=metrics)
     answering = request_settings(settings.bus)
-    tool_calls = ToolCallService(
-        memory, transport.bus, transport.ledger, letters, persistence, persistence.origins, answering, metrics
-    )
+    tool_calls = ToolCallService(memory, transport.bus, transport.ledger, letters, persistence, answering, metrics)
     return MemoryServices(memory, compactor, refiner, tool_calls)
 
 

@@ -78,7 +78,10 @@ class _Answer(NamedTuple):
 
 
 class RequestService:
-    """Answers build requests while `running()`; `settings` hold for everything that comes over the bus."""
+    """Answers build requests while `running()`; `settings` hold for everything that comes over the bus.
+
+    `pending` are accepted requests that are not finished.
+    """
 
     def __init__(  # noqa: PLR0917  # one for each part
         self,
@@ -91,7 +94,7 @@ class RequestService:
     ) -> None:
         self.settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
-        self._pending = Pending()
+        self.pending = Pending()
         self._answerer = Answerer(builder, bus, ledger, dead_letters, self.settings, self._metrics)
         self._to_answer, self._accepted = anyio.create_memory_object_stream[_Arrived](self.settings.max_in_flight)
         self._to_refuse, self._surplus = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
@@ -103,14 +106,9 @@ class RequestService:
         self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: self._accepted.statistics().current_buffer_used)
         self._metrics.read_from(Reading.WAITING_REFUSALS, lambda: self._surplus.statistics().current_buffer_used)
 
-    @property
-    def pending(self) -> int:
-        """Accepted requests that are not finished."""
-        return self._pending.count
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Answer accepted requests until the context ends; await `drained` first, to finish them."""
+        """Answer accepted requests until the context ends; wait for `pending` first, to finish them."""
         with self._to_answer, self._accepted, self._to_refuse, self._surplus:
             async with anyio.create_task_group() as tasks:
                 for _ in range(self.settings.max_in_flight):
@@ -122,10 +120,6 @@ class RequestService:
                     yield self
                 finally:
                     tasks.cancel_scope.cancel()
-
-    async def drained(self) -> None:
-        """Return when every accepted request is finished."""
-        await self._pending.none()
 
     def offer(self, delivery: Delivery) -> None:
         """Accept a request from the bus, or have it refused with OVERLOADED. Returns at once."""
@@ -147,17 +141,17 @@ class RequestService:
         _log.error("request_dropped", reason=reason, size=len(delivery.payload))
 
     def _begin(self, delivery: Delivery) -> None:
-        self._pending.begin()
+        self.pending.begin()
         self._bytes_pending += len(delivery.payload)
         if not delivery.shared:
             self._payloads.add(delivery.payload)
 
     def _finish(self, delivery: Delivery) -> None:
-        self._pending.end()
+        self.pending.end()
         self._bytes_pending -= len(delivery.payload)
         if not delivery.shared:
             self._payloads.discard(delivery.payload)
-        if not self._pending.count:
+        if not self.pending.count:
             # The time until the next request would say nothing about the pace.
             self._last_finished = None
 
@@ -196,7 +190,7 @@ class RequestService:
 
     def _in_flight(self) -> int:
         waiting = self._accepted.statistics().current_buffer_used + self._surplus.statistics().current_buffer_used
-        return self._pending.count - waiting
+        return self.pending.count - waiting
 
 
 def _put(stream: MemoryObjectSendStream[_Arrived], arrived: _Arrived) -> bool:

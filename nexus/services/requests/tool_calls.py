@@ -26,7 +26,6 @@ from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Readi
 from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, RequestLedger
 from nexus.core.wire import EnvelopeError
-from nexus.services.history.recorder import RunOrigins
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService
@@ -79,7 +78,6 @@ class ToolCallService:
         ledger: RequestLedger,
         dead_letters: DeadLetterWriter,
         persistence: PersistenceService,
-        origins: RunOrigins,
         settings: RequestSettings | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -87,7 +85,6 @@ class ToolCallService:
         self._bus = bus
         self._dead_letters = dead_letters
         self._persistence = persistence
-        self._origins = origins
         self._settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
         self._claims = Claims(bus, ledger, dead_letters, self._settings, self._metrics)
@@ -208,7 +205,7 @@ class ToolCallService:
     async def _caller(self, call: ToolCallRequest) -> Caller | Outcome:
         """The caller, in the session of its run; or the reason why the session is not known, and nothing is done."""
         run_id, named = call.ids.run_id, call.session_id
-        origin = await self._origins.known(call.ids.owner_key, run_id)
+        origin = await self._persistence.origins.known(call.ids.owner_key, run_id)
         if origin and named not in {None, origin.session_id}:
             where = f"the run {run_id[:_ID_CHARS]!r} belongs to the session {origin.session_id!r}"
             return Outcome(f"metadata.session_id: is {named!r}, and {where}; leave it out", done=False)

@@ -217,14 +217,14 @@ class Serving:
         self.service.offer(asking(payload, **about))
         (answer,) = await self.answers()
         with anyio.fail_after(PATIENCE_S):
-            await self.service.drained()
+            await self.service.pending.none()
         assert isinstance(answer.content, dict)
         return answer.content
 
     async def finish(self) -> list[Message]:
         """Every answer until all that was accepted is finished."""
         with anyio.fail_after(PATIENCE_S):
-            await self.service.drained()
+            await self.service.pending.none()
         await self.heard.stop()
         return [decode(delivery.payload) async for delivery in self.heard]
 

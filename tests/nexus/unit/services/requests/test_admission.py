@@ -29,7 +29,7 @@ class TestOneAtATime:
             for _ in range(100):
                 trial.service.offer(asking(ASKED))
                 await anyio.lowlevel.checkpoint()
-            assert trial.service.pending == 1
+            assert trial.service.pending.count == 1
             trial.builder.gate.set()
             answers = await trial.finish()
         assert ids(answers) == {"msg_1": 1}
@@ -61,7 +61,7 @@ class TestOverload:
                 trial.service.offer(asking(message))
                 await passed()
             read = {reading: trial.metrics.readings[reading]() for reading in _READINGS}
-            assert (read[Reading.WAITING_REQUESTS], trial.service.pending) == (2, 10)
+            assert (read[Reading.WAITING_REQUESTS], trial.service.pending.count) == (2, 10)
             # Refusers have taken up what waits to be refused.
             assert read[Reading.IN_FLIGHT] + read[Reading.WAITING_REFUSALS] == 8
             refused = await trial.answers(6)
@@ -133,7 +133,7 @@ class TestOverload:
         async with serving(max_in_flight=1) as trial:
             for message in numbered(4_100):
                 trial.service.offer(asking(message))
-            assert trial.service.pending == 4_097
+            assert trial.service.pending.count == 4_097
             assert trial.metrics.counted == {Event.REQUEST_DROPPED: 3}
 
     async def test_more_bytes_than_can_be_held(self) -> None:
@@ -141,9 +141,9 @@ class TestOverload:
         async with serving(max_in_flight=100) as trial:
             for number in range(18):
                 trial.service.offer(asking(bytes([number]) * (16 << 20)))
-            assert trial.service.pending == 16
+            assert trial.service.pending.count == 16
             trial.service.offer(shared(ASKED))
-            assert trial.service.pending == 17
+            assert trial.service.pending.count == 17
         assert trial.metrics.counted[Event.REQUEST_DROPPED] == 2
 
 
@@ -162,7 +162,7 @@ class TestDrain:
                 trial.service.offer(asking(message))
 
             async def drain() -> None:
-                await trial.service.drained()
+                await trial.service.pending.none()
                 drained.set()
 
             tasks.start_soon(drain)

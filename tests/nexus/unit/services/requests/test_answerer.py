@@ -71,16 +71,16 @@ class TestAnswers:
         async with serving() as trial:
             asked = asking(request(reply_to="me"))
             trial.service.offer(asked)
-            await trial.service.drained()
+            await trial.service.pending.none()
             assert trial.metrics.counted == {None: 1, Event.ANSWER_UNHEARD: 1}
             trial.ledger.clock.now += 2
             async with trial.bus.subscribe(f"{ANSWERS}.me") as late:
                 trial.service.offer(asked)
                 (delivery,) = await take(late, 1)
-                await trial.service.drained()
+                await trial.service.pending.none()
             trial.ledger.clock.now += 2
             trial.service.offer(asked)
-            await trial.service.drained()
+            await trial.service.pending.none()
         assert code(decode(delivery.payload).content) == "success"
         assert trial.metrics.counted == {None: 1, Event.ANSWER_REPEATED: 2, Event.ANSWER_UNHEARD: 2}
 
@@ -148,7 +148,7 @@ class TestOnce:
             for seconds in (0.5, 0.4, 0.2, 0.5, 0.6):
                 trial.ledger.clock.now += seconds
                 trial.service.offer(asked)
-                await trial.service.drained()
+                await trial.service.pending.none()
             await trial.heard.stop()
             again = [delivery async for delivery in trial.heard]
         assert trial.builder.begun == ["msg_1"]
@@ -208,7 +208,7 @@ class TestCharge:
             other = await trial.claimed(ASKED)
             trial.service.offer(shared(ASKED))
             await trial.ledger.times_asked("claim", 3)
-            assert (trial.bus.settled, trial.service.pending) == ([], 1)
+            assert (trial.bus.settled, trial.service.pending.count) == ([], 1)
             await MemoryLedger.conclude(trial.ledger, other, ANSWERS, encode(ASKED), LONG_MS)
             answers = await trial.finish()
         assert answers == [ASKED]
@@ -474,7 +474,7 @@ class TestFailures:
         async with serving() as trial:
             vars(trial.ledger).update(broken)
             trial.service.offer(shared(ASKED))
-            await trial.service.drained()
+            await trial.service.pending.none()
             vars(trial.ledger).update({"fault": None, "refusing": False})
             after = await trial.ask(request(request_id="msg_2"))
             (found,) = await trial.letters.newest(9)
@@ -490,7 +490,7 @@ class TestFailures:
             trial.ledger.failures[operation] = 1
             trial.service.offer(asking(ASKED))
             trial.service.offer(asking(b"unreadable"))
-            await trial.service.drained()
+            await trial.service.pending.none()
             trial.ledger.clock.now += 2
             content = await trial.ask(ASKED)
         assert code(content) == "success"

@@ -143,7 +143,7 @@ async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
         writer = DeadLetterWriter(letters, metrics, None)
         service = RequestService(builder, bus, ledger, writer, limits, metrics)
         memory = WorkingMemory(store.memory, store, no_compaction)
-        calls = FullCalls(memory, bus, ledger, writer, persistence, persistence.origins, limits)
+        calls = FullCalls(memory, bus, ledger, writer, persistence, limits)
         dispatcher = Dispatcher(bus, service, persistence, catalog, states, writer, reload, limits, calls)
         async with service.running(), calls.running(), dispatcher.running():
             yield Trial(bus, store, persistence, registry, letters, service, calls, dispatcher, metrics, reloads)
@@ -180,7 +180,7 @@ class TestTopics:
         """It is answered."""
         async with dispatching() as trial, trial.bus.subscribe(Topics.CONTEXT_BUILD_RESPONSE) as heard:
             await trial.dispatch(on_its_own(Topics.CONTEXT_BUILD_REQUEST, request()))
-            await trial.service.drained()
+            await trial.service.pending.none()
             await heard.stop()
             assert len([delivery async for delivery in heard]) == 1
         assert trial.metrics.counted[None] == 1

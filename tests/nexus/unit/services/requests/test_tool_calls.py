@@ -118,7 +118,6 @@ async def serving(beside: Replica | None = None, **settings: Any) -> AsyncIterat
         ledger,
         DeadLetterWriter(letters, metrics, None),
         persistence,
-        RunOrigins(store, ledger),
         RequestSettings(**settings),
         metrics,
     )
