@@ -35,8 +35,9 @@ from nexus.core.ports import (
 from nexus.core.turns import Level, TurnStart
 from nexus.services.context.budget import Budget, WindowSettings
 from nexus.services.context.pinned import PINNED_FROM_END, Placement
-from nexus.services.context.request import DEFAULT_SESSION, BuildRequest, read_history_size
+from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.run_prefix import prefix_key
+from nexus.services.history.recorder import DEFAULT_SESSION
 from nexus.services.persistence import PersistenceService
 from nexus.services.session_state.state import SessionState
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
@@ -278,10 +279,8 @@ class RunStart:
 
         A continuation of a run whose beginning is kept only brings its turn up to date. Any other request may be the
         run's first, sent again because a replica died after it had kept the beginning and before it stored the input:
-        it begins the run again, which changes nothing that is stored.
-
-        Args:
-            goal: the goal in the run's kept beginning, `""` where that is unknown; None without a kept beginning.
+        it begins the run again, which changes nothing that is stored. `goal` is the one in the run's kept beginning,
+        `""` where that is unknown; None without a kept beginning.
         """
         if self._begun or not self._tasks:
             return

@@ -29,6 +29,7 @@ from nexus.services.history.rows import (
     read_agent,
     unknown_value,
 )
+from nexus.services.session_state.merge import read_session_id
 from nexus.services.session_state.state import SessionState, read_state
 from nexus.services.text.content import text_of_parts
 from nexus.services.text.escape import canonical
@@ -38,7 +39,6 @@ DEADLINE_MS: Final = (100, 60_000)
 HISTORY_SIZES: Final = (1, 200)
 CONTEXT_WINDOWS: Final = (1_000, 10_000_000)
 REPLY_TO: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-DEFAULT_SESSION: Final = "default"
 DEFAULT_FORMAT: Final = "openai"
 LAYOUTS: Final = ("dialogue", "agent", "thinking")
 MAX_GOAL_CHARS: Final = 32_000
@@ -46,7 +46,6 @@ MOST_ROUNDS: Final = 100
 # A number that every store can hold.
 LARGEST_NUMBER: Final = 1_000_000_000
 
-_SESSION_CHARS: Final = 256
 _NO_STATE: Final = SessionState()
 _RUN: Final = TypeAdapter(Run)
 
@@ -133,11 +132,7 @@ class Deadline(NamedTuple):
 
 
 def reply_suffix(message: Message) -> str:
-    """`.<reply_to>` for the response topic; `""` when the request names none.
-
-    Raises:
-        RequestError: INVALID_REQUEST for a `reply_to` of other characters or another length.
-    """
+    """`.<reply_to>` for the response topic, `""` where the request names none; INVALID_REQUEST for a malformed one."""
     reply_to = message.metadata.get("reply_to")
     if reply_to is None:
         return ""
@@ -147,11 +142,7 @@ def reply_suffix(message: Message) -> str:
 
 
 def deadline_ms(message: Message, default: int) -> int:
-    """How long the requester waits, in milliseconds.
-
-    Raises:
-        RequestError: INVALID_REQUEST outside of `DEADLINE_MS`.
-    """
+    """How long the requester waits, in milliseconds; INVALID_REQUEST outside of `DEADLINE_MS`."""
     value = _given(message.metadata, "deadline_ms", default)
     low, high = DEADLINE_MS
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -162,8 +153,7 @@ def deadline_ms(message: Message, default: int) -> int:
 def read_request(message: Message, *, default_layout: str = "dialogue") -> BuildRequest:
     """The request in the envelope `message`; `default_layout` is that of a request that names none.
 
-    Raises:
-        RequestError: with the code of contract §1.4 that fits, naming the place.
+    RequestError for an unusable one, with the code of contract §1.4 that fits, naming the place.
     """
     run = _read_run(message)
     metadata = run.metadata
@@ -242,10 +232,10 @@ def _read_input(content: Any, index: int) -> str:
 
 
 def _read_session(metadata: Mapping[str, Any]) -> str:
-    session = _given(metadata, "session_id", DEFAULT_SESSION)
-    if not isinstance(session, str) or not 1 <= len(session) <= _SESSION_CHARS:
-        raise invalid_request(f"run.metadata.session_id: a text of 1 to {_SESSION_CHARS} characters is needed")
-    return session
+    try:
+        return read_session_id(metadata, "run.metadata.session_id")
+    except ValueError as error:
+        raise invalid_request(str(error)) from None
 
 
 def _read_window(metadata: Mapping[str, Any]) -> int | None:

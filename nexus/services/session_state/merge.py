@@ -109,13 +109,13 @@ def read_change(content: Any, at: datetime, message_id: str) -> Change:
             return Change(_stamp(at, _REPLACES, message_id), cleared)
 
 
-def read_session_id(metadata: Mapping[str, Any]) -> str:
-    """The session that a message names, else the default one; ValueError where what it names is none."""
+def read_session_id(metadata: Mapping[str, Any], where: str = "metadata.session_id") -> str:
+    """The session that a message or a run names, else the default one; ValueError where what it names is none."""
     session = metadata.get("session_id")
     if session is None:
         return DEFAULT_SESSION
     if not isinstance(session, str) or not 1 <= len(session) <= _SESSION_CHARS:
-        raise ValueError(f"metadata.session_id: a text of 1 to {_SESSION_CHARS} characters is needed")
+        raise ValueError(f"{where}: a text of 1 to {_SESSION_CHARS} characters is needed")
     return session
 
 
