@@ -156,15 +156,10 @@ def assemble(
     repairs: Sequence[str] = (),
     measure: Measure | None = None,
 ) -> Assembled:
-    """The list of these sections.
+    """The list of these sections, in their order; the manifest has tokens only with a measure.
 
-    Args:
-        layout: its name.
-        sections: in their order.
-        rows: numbers of rows, for the manifest.
-        stable: number of the first messages that the next build of the owner or session repeats.
-        repairs: for the notes.
-        measure: counts tokens; without it the manifest has none.
+    `rows` are numbers of rows, for the manifest. The next build of the owner or session repeats the first `stable`
+    messages.
     """
     messages: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []

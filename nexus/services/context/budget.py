@@ -190,10 +190,9 @@ class Budget:
         return fitting._replace(repairs=[*fitting.repairs, *map(NO_ROOM.format, gone)])
 
     def check_input(self, opening: Sequence[_Message], text: str) -> None:
-        """Check that the input fits beside the messages that every context of the layout begins with.
+        """PAYLOAD_TOO_LARGE where the input does not fit beside the tools and the messages of `opening`.
 
-        Raises:
-            RequestError: PAYLOAD_TOO_LARGE, where instructions, tools and the input do not fit into the window.
+        Every context of the layout begins with those.
         """
 
         def taken(measure: Measure) -> tuple[int, int]:
@@ -247,17 +246,11 @@ class Budget:
 def close(
     content: Mapping[str, Any], measure: Measure, limit: int, meta: Meta | None, run_room: int | None = None
 ) -> dict[str, Any]:
-    """The content of an answer in `limit` tokens at most, with `[CONTEXT_META]` at its end.
+    """The content of an answer, messages and tools in `limit` tokens at most, with `[CONTEXT_META]` at its end.
 
-    Args:
-        content: with all its messages, and tokens in its manifest.
-        measure: counts tokens.
-        limit: of messages and definitions of tools together.
-        meta: content of `[CONTEXT_META]`; None for a layout without it.
-        run_room: tokens to which the run's own messages are cut in any case; see `Assembled`.
-
-    Raises:
-        RequestError: PAYLOAD_TOO_LARGE, where the instructions, the input and the run are too long by themselves.
+    `content` has all its messages, and tokens in its manifest; `meta` is None for a layout without that block. The
+    run's own messages are cut to `run_room` in any case; see `Assembled`. PAYLOAD_TOO_LARGE where the instructions, the
+    input and the run are too long by themselves.
     """
     tools = measure.tools(content["tools"])
     room = limit - tools - (measure.scaled(MOST_TOKENS) if meta else 0)

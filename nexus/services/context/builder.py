@@ -327,8 +327,7 @@ class ContextBuilder:
     def _degraded(self, missing: Sequence[Part], build: Build) -> list[str]:
         """The missing parts of a context, the tools included, in a fixed order, and counted.
 
-        Raises:
-            RequestError: HISTORY_UNAVAILABLE, where `on_history_failure` is `error`.
+        HISTORY_UNAVAILABLE for a missing history, where `on_history_failure` is `error`.
         """
         tools = [] if self._sources.tools.complete else [Part.TOOLS]
         parts = sorted([*missing, *tools])

@@ -322,8 +322,7 @@ async def compact_session(
 ) -> bool | None:
     """Compact the session if the assembled context is too heavy, or `cut`: older messages are never read.
 
-    Returns:
-        Whether the session was compacted, and has to be read again; None where that was not done in time.
+    Returns whether it was compacted, and has to be read again; None where that was not done in time.
     """
     request = _compaction(build, assembled, tools, cut=cut)
     if request is None or cooldown.holds(request):

@@ -57,10 +57,7 @@ _Item = TypeVar("_Item", IncomingRequest, ToolCallRequest)
 class DeadLetterWriter:
     """Logs unusable messages by size and hash, counts them, and keeps them as dead letters.
 
-    Args:
-        dead_letters: where they are kept.
-        metrics: where they are counted.
-        bodies_up_to: the largest payload that is kept with its letter, in bytes; None for none.
+    `bodies_up_to` is the largest payload that is kept with its letter, in bytes; None for none.
     """
 
     def __init__(self, dead_letters: DeadLetters, metrics: Metrics, bodies_up_to: int | None) -> None:
@@ -113,13 +110,8 @@ class Claims:
     async def claim(self, item: _Item, asked_at: float, settle: Callable[[_Item, Claim], Awaitable[None]]) -> None:
         """Claim a request and pass the ledger's reply to `settle`, once it is not Busy or the request may not wait.
 
-        Args:
-            item: the request; one whose id belongs to another request is passed on as a conflict.
-            asked_at: since when its answer may have been published, on the monotonic clock.
-            settle: handles the reply.
-
-        Raises:
-            BusUnavailableError: the bus did not answer.
+        A request whose id belongs to another is passed on as a conflict. Its answer may have been published since
+        `asked_at`, on the monotonic clock. BusUnavailableError where the bus did not answer.
         """
         claim = await self._claim(item, asked_at)
         if isinstance(claim, Conflict):
@@ -166,8 +158,7 @@ class Claims:
     ) -> int | None:
         """Keep and publish the answer and finish the delivery. Returns its receivers; None: there was one before.
 
-        Raises:
-            BusUnavailableError: the bus is away, and the request may not wait.
+        BusUnavailableError where the bus is away, and the request may not wait.
         """
         while True:
             try:

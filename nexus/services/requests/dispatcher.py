@@ -66,16 +66,9 @@ def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
 
 
 class Dispatcher:
-    """Passes deliveries on. Use `running()`, then `dispatch_all`.
+    """Passes deliveries on. Use `running()`, then `dispatch_all`; `pending` are dead letters that are not kept yet.
 
-    Args:
-        bus, requests, persistence, catalog, states, dead_letters: the services of the topics.
-        reload: reads the stored settings again.
-        settings: limits and keys.
-        tool_calls: carries out calls of the memory tools; None without them.
-
-    Attributes:
-        pending: dead letters that are not kept yet.
+    `reload` reads the stored settings again; `tool_calls` is None without the memory tools.
     """
 
     def __init__(  # noqa: PLR0917  # one for each part
@@ -129,7 +122,9 @@ class Dispatcher:
     def _dispatch(self, delivery: Delivery) -> _Fault | None:
         """Pass on any other message than a request. Returns the fault of an unusable one."""
         if delivery.topic == Topics.TOOLS_REQUESTS:
-            return self._call(delivery)
+            # Most of them are for other runners of tools.
+            taken = self._tool_calls is None or self._tool_calls.offer(delivery)
+            return None if taken else _Fault("too many calls of tools are waiting", DeadLetterCause.BACKLOG)
         if delivery.deliveries > MOST_DELIVERIES:
             return _Fault(too_many_deliveries(delivery), DeadLetterCause.POISON)
         try:
@@ -139,12 +134,6 @@ class Dispatcher:
         except UnreadablePayloadError as error:
             return _Fault(str(error), DeadLetterCause.UNREADABLE)
         return self._pass_on(delivery, message)
-
-    def _call(self, delivery: Delivery) -> _Fault | None:
-        """Pass on a message for tools, of which most are for others."""
-        if self._tool_calls is None or self._tool_calls.offer(delivery):
-            return None
-        return _Fault("too many calls of tools are waiting", DeadLetterCause.BACKLOG)
 
     def _pass_on(self, delivery: Delivery, message: Message) -> _Fault | None:
         match delivery.topic:

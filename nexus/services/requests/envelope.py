@@ -134,11 +134,7 @@ def read_message(delivery: Delivery, settings: RequestSettings) -> Message:
 
 
 def read_incoming(delivery: Delivery, arrived_at: float, settings: RequestSettings) -> IncomingRequest:
-    """The request in a delivery.
-
-    Raises:
-        UnreadablePayloadError: it has no id for an answer to name.
-    """
+    """The request in a delivery; UnreadablePayloadError where it has no id for an answer to name."""
     fingerprint = hashlib.sha256(delivery.payload).hexdigest()
     suffix = ""
     asked: Message | RequestError
