@@ -41,12 +41,12 @@ from nexus.services.session_state.state import (
 
 Document = dict[str, Any]
 
-OPS: Final = ("set", "patch", "clear")
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "set": ("op", "state"),
     "patch": ("op", "state", "remove"),
     "clear": ("op", "parts"),
 }
+OPS: Final = tuple(_KEYS)
 _REPLACES, _MERGES = "0", "1"
 # Microseconds since year 1, the kind of the change, the message and, where there is one, the place in a list.
 _STAMP: Final = re.compile(r"[0-9]{18}[01][0-9a-f]{16}(?:[0-9]{4})?")

@@ -128,11 +128,11 @@ class Summariser:
 
     async def summarise(self, facts: TurnFacts) -> Reply:
         """All three depths and a few insights; ModelUnavailableError or UnusableReplyError where there are none."""
-        turn_calls = _TurnCalls(self._model, facts, await to_thread.run_sync(evidence_of, facts))
+        evidence = await to_thread.run_sync(evidence_of, facts)
         room = self._room
         while True:
             try:
-                reply = await turn_calls.summary(room)
+                reply = await self._summary(facts, evidence, room)
             except PromptTooLongError:
                 if room <= LEAST_ROOM:
                     tokens = LEAST_ROOM // BYTES_A_TOKEN
@@ -142,31 +142,22 @@ class Summariser:
                 self._room = min(self._room, room)
                 return reply
 
-
-class _TurnCalls:
-    """The calls for one turn."""
-
-    def __init__(self, model: SummaryModel[Reply], facts: TurnFacts, evidence: Evidence) -> None:
-        self._model = model
-        self._facts = facts
-        self._evidence = evidence
-
-    async def summary(self, room: int) -> Reply:
+    async def _summary(self, facts: TurnFacts, evidence: Evidence, room: int) -> Reply:
         """The summary of the turn in prompts of that size."""
-        prompts = await to_thread.run_sync(prompts_of, self._facts, room)
+        prompts = await to_thread.run_sync(prompts_of, facts, room)
         if len(prompts) == 1:
-            task = partial(prompts[0].system, self._evidence.language)
-            return await self._model.ask(task, prompts[0].user, partial(read_reply, evidence=self._evidence))
-        replies = [await self._part(prompt, self._evidence.of_part) for prompt in prompts]
+            task = partial(prompts[0].system, evidence.language)
+            return await self._model.ask(task, prompts[0].user, partial(read_reply, evidence=evidence))
+        replies = [await self._part(prompt, evidence.of_part) for prompt in prompts]
         while len(replies) > 1:
-            replies = await self._joined(replies, room)
+            replies = await self._joined(replies, facts.goal, evidence, room)
         return replies[0]
 
-    async def _joined(self, replies: list[Reply], room: int) -> list[Reply]:
+    async def _joined(self, replies: list[Reply], goal: str, whole: Evidence, room: int) -> list[Reply]:
         fewer: list[Reply] = []
         taken = 0
-        prompts = list(prompts_of_parts(self._facts.goal, replies, room))
-        evidence = self._evidence if len(prompts) == 1 else self._evidence.of_part
+        prompts = prompts_of_parts(goal, replies, room)
+        evidence = whole if len(prompts) == 1 else whole.of_part
         for prompt, count in prompts:
             fewer.append(await self._part(prompt, evidence) if count > 1 else replies[taken])
             taken += count
