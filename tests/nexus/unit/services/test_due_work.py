@@ -10,7 +10,7 @@ import pytest
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import Event
-from nexus.core.models import utc_now
+from nexus.core.models import LONG_AGO, utc_now
 from nexus.core.ports import Row
 from nexus.services.due_work import NOTHING_DUE, WorkClaim, WorkSignal, after_unusable_reply, claim_due, run_due_work
 from tests.nexus.support.metrics import RecordingMetrics
@@ -64,6 +64,39 @@ def test_a_store_that_takes_no_renewals(error: Exception) -> None:
         runner.run(served())
     assert done == ["a", "b"]
     assert (metrics.counted[Event.BACKGROUND_FAULT] > 0) == isinstance(error, RuntimeError)
+
+
+def test_failed_work_is_left_until_its_claim_ends() -> None:
+    """It is not due at once, else a fault that stays would be repeated without a pause; it is counted."""
+    document: dict[str, Any] = {"id": "a", "due_at": LONG_AGO}
+    ends: list[datetime] = []
+
+    async def claim(now: datetime, until: datetime) -> Row | None:
+        if document["due_at"] > now:
+            return None
+        document["due_at"] = until
+        ends.append(until)
+        return {**document}
+
+    async def write(_document: Row, changes: Mapping[str, Any], _seen: Mapping[str, Any]) -> bool:
+        document.update(changes)
+        return True
+
+    async def claimed() -> WorkClaim | None:
+        return await claim_due(claim, write, lease_s=15, unchanged=())
+
+    async def do(_piece: WorkClaim) -> None:
+        raise RuntimeError("boom")
+
+    async def served() -> None:
+        with anyio.move_on_after(5):
+            await run_due_work(claimed, do, WorkSignal(), 1, metrics)
+
+    metrics = RecordingMetrics()
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(served())
+    assert [document["due_at"]] == ends
+    assert metrics.counted == {Event.BACKGROUND_FAULT: 1}
 
 
 def test_unusable_replies_end_the_work() -> None:
