@@ -1,10 +1,15 @@
 """How many requests are in hand, and which are refused because there are too many (contract §1.6)."""
 
+import time
+from types import SimpleNamespace
+
 import anyio
+import pytest
 
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import Event, Reading
 from nexus.core.models import Message
+from nexus.services.requests import answerer, claims
 from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter
 from tests.nexus.unit.services.parts import request
@@ -82,6 +87,20 @@ class TestOverload:
         assert (error["code"], error["retryable"]) == ("OVERLOADED", True)
         assert 100 <= error["retry_after_ms"] <= 60_000
         assert f"about {error['retry_after_ms']} ms" in error["message"]
+
+    async def test_an_idle_hour_is_no_pace(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The time between the end of all work and the next request does not count for when to try again."""
+        idle_s = 0.0
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + idle_s)
+        for module in (answerer, claims):
+            monkeypatch.setattr(module, "time", clock)
+        async with serving() as trial:
+            first, second, refused = numbered(3)
+            await trial.ask(first)
+            idle_s = 3_600.0
+            await trial.ask(second)
+            content = await trial.ask(refused, shared=True, surplus=True)
+        assert content["error"]["retry_after_ms"] == 100
 
     async def test_one_that_has_room_has_the_first_word(self) -> None:
         """A replica without room leaves a request to the others for a moment: nobody is told OVERLOADED."""
