@@ -187,9 +187,14 @@ class GroupReader:
         if deliveries:
             self._largest = max(self._largest // 2, *(len(delivery.payload) for delivery in deliveries), 1)
         for delivery in deliveries:
-            # Once stopping, it is not renewed, so another replica has it soon.
             if not self._subscription.stopping.is_set() and self.in_hand.take(delivery):
-                await self._subscription.deliver(delivery)
+                delivered = False
+                try:
+                    delivered = await self._subscription.deliver(delivery)
+                finally:
+                    if not delivered:
+                        # Once stopping, it is not renewed, so another replica has it soon.
+                        self.in_hand.done(delivery, acknowledged=True)
 
 
 class EntriesInHand:

@@ -78,10 +78,17 @@ class StreamSubscription(BufferedSubscription):
             _log.warning("bus_disconnected", reason=self.failure)
             self._lost = True
 
-    async def deliver(self, delivery: Delivery) -> None:
-        """Put a delivery where the subscriber reads, and wait while the buffer is full; no more once it has stopped."""
-        with suppress(anyio.ClosedResourceError):
-            await self._send.send(delivery)
+    async def deliver(self, delivery: Delivery) -> bool:
+        """Put a delivery where the subscriber reads, and wait while the buffer is full; False where that has ended."""
+        try:
+            # `stop` cannot come in between, as it could where `send` first lets other tasks run.
+            self._send.send_nowait(delivery)
+        except anyio.WouldBlock:
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                await self._send.send(delivery)
+                return True
+            return False
+        return True
 
     async def stop(self) -> None:
         """Take in no more work, and no more news than there are. Work of a read that is cut off goes to another."""

@@ -181,14 +181,37 @@ async def test_what_is_left_undone_is_given_back(redis_url: str, channel_prefix:
     assert {delivery.deliveries for delivery in taken} == {1}
 
 
-async def test_a_delivery_that_meets_the_end(redis_url: str) -> None:
-    """What a reader hands over as the subscription stops is left to the next: nothing fails."""
+async def test_deliveries_that_meet_the_end(redis_url: str, channel_prefix: str) -> None:
+    """Whenever a subscription stops, what it has in hand was delivered: leases of the rest are not renewed."""
+    async with open_redis(redis_url) as client:
+        await with_group(client, f"{channel_prefix}a")
+        bus = streams_bus(client, channel_prefix)
+        for passes in range(60):
+            await enqueue(client, f"{channel_prefix}a", numbered(60))
+            async with bus.consume([Work("a", 100)]) as subscription:
+                for _ in range(passes % 30):
+                    await anyio.lowlevel.checkpoint()
+                await subscription.stop()
+                delivered = {delivery.entry for delivery in await take_all(subscription)}
+                assert {*bus._readers[0].in_hand.entries} <= delivered
+
+
+async def test_a_delivery_without_room_as_the_subscription_stops(redis_url: str) -> None:
+    """It was not delivered, and says so."""
+    outcomes: list[bool] = []
     async with open_redis(redis_url) as client, anyio.create_task_group() as tasks:
-        subscription = StreamSubscription(client, "", (), 1)
-        tasks.start_soon(subscription.deliver, Delivery("a", b"1"))
+        subscription = StreamSubscription(client, "", (), 0)
+
+        async def fill() -> None:
+            deliveries = [Delivery("a", b"", str(number)) for number in range(1_025)]
+            outcomes.extend([await subscription.deliver(delivery) for delivery in deliveries])
+
+        tasks.start_soon(fill)
+        await anyio.wait_all_tasks_blocked()
         await subscription.stop()
-        assert [delivery async for delivery in subscription] == []
+        assert len(await take_all(subscription)) == 1_024
         subscription.close()
+    assert outcomes == [*[True] * 1_024, False]
 
 
 async def test_a_consumer_that_leaves_nothing_is_forgotten(redis_url: str, channel_prefix: str) -> None:
