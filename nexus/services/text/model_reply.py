@@ -157,21 +157,22 @@ class SummaryModel(Generic[_Summary]):
         self._most_kept = most_kept
         self._kept: OrderedDict[bytes, _Summary] = OrderedDict()
 
-    async def ask(
-        self, task: Callable[[str], str], user: str, read: Callable[[str], _Summary], fault: str = ""
-    ) -> _Summary:
+    async def ask(self, task: Callable[[str], str], user: str, read: Callable[[str], _Summary]) -> _Summary:
         """The summary that `read` finds in the reply; at the second attempt if the first reply is unusable.
 
         `task` is the system message for the fault of the first reply, `""` for none. Raises UnusableReplyError, or
         ModelUnavailableError and PromptTooLongError as the model does.
         """
-        text = await self._model.complete(task(fault), user, schema=self._schema, schema_name=self._schema_name)
-        try:
+
+        async def attempt(fault: str) -> _Summary:
+            text = await self._model.complete(task(fault), user, schema=self._schema, schema_name=self._schema_name)
             return await to_thread.run_sync(read, text)
+
+        try:
+            return await attempt("")
         except UnusableReplyError as error:
-            if fault:
-                raise
-            return await self.ask(task, user, read, str(error))
+            fault = str(error)
+        return await attempt(fault)
 
     async def ask_once(
         self, about: str, task: Callable[[str], str], user: str, read: Callable[[str], _Summary]

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from nexus.services.text.model_reply import (
     SCHEMA,
+    SCHEMA_NAME,
     Reply,
+    SummaryModel,
     UnusableReplyError,
     brief_within,
     cost,
@@ -19,6 +21,7 @@ from nexus.services.text.model_reply import (
 )
 from nexus.services.text.summary_checks import Evidence
 from nexus.services.turns.model_summary import evidence_of
+from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.sample_turns import CHINESE, ENGLISH, summary_of
 from tests.nexus.support.tokens import tokens
 
@@ -282,3 +285,16 @@ def test_any_brief(brief: str, detailed: str) -> None:
 def test_within_any_bound(text: str, most: int) -> None:
     """It is never longer than it may be."""
     assert len(within(text, most)) <= most
+
+
+@pytest.mark.parametrize("unusable", ["it is empty", ""])
+async def test_there_are_two_attempts(unusable: str) -> None:
+    """Whatever the text of the fault is; it is in the second task."""
+
+    def rejected(_text: str) -> Reply:
+        raise UnusableReplyError(unusable)
+
+    model = FakeModel(lambda *_: "")
+    with pytest.raises(UnusableReplyError):
+        await SummaryModel[Reply](model, SCHEMA, SCHEMA_NAME, 1).ask("Task. {}".format, "{}", rejected)
+    assert model.asked == [("Task. ", "{}"), (f"Task. {unusable}", "{}")]
