@@ -108,8 +108,18 @@ class SummaryPrompt:
         words = max(int(tokens * _WORDS_A_TOKEN), 1)
         return _TASK.format(tokens=tokens, words=words, language=in_language(self.language)) + retry_note(fault)
 
-    def evidence(self, least: int) -> Evidence:
-        """The evidence for checks of a reply, which weighs `least` at least."""
+    def read_reply(self, text: str, least: int, counter: TokenCounter) -> str:
+        """The summary in a reply, of at least this weight; an `UnusableReplyError` where there is none."""
+        summary = clean(find_object(text, _SUMMARY).get(_SUMMARY))
+        if fault := _fault_of(summary, self._evidence(least)):
+            raise UnusableReplyError(fault)
+        if (tokens := counter.count(summary)) > self.most_tokens:
+            raise UnusableReplyError(f"it has {tokens} tokens, and {self.most_tokens} are allowed")
+        if size(summary) > self.most_bytes:
+            raise UnusableReplyError("it takes more than half of a prompt")
+        return str(summary)
+
+    def _evidence(self, least: int) -> Evidence:
         texts = [str(value) for entry in self.entries for value in entry.whole.values()]
         # Numbers that the user gives may be of no use, and a summary by rules has dates. Those of results matter.
         results = (entry.text for entry in self.entries if entry.fields.get("from") != "user" and entry.key == "text")
@@ -119,17 +129,6 @@ class SummaryPrompt:
             least=least,
             has_figures=any(map(has_figure, results)),
         )
-
-    def read_reply(self, text: str, evidence: Evidence, counter: TokenCounter) -> str:
-        """The summary in a reply; an `UnusableReplyError` where there is none, or where it is too long."""
-        summary = clean(find_object(text, _SUMMARY).get(_SUMMARY))
-        if fault := _fault_of(summary, evidence):
-            raise UnusableReplyError(fault)
-        if (tokens := counter.count(summary)) > self.most_tokens:
-            raise UnusableReplyError(f"it has {tokens} tokens, and {self.most_tokens} are allowed")
-        if size(summary) > self.most_bytes:
-            raise UnusableReplyError("it takes more than half of a prompt")
-        return str(summary)
 
 
 def entries_in(rows: Iterable[Row]) -> Iterator[Entry]:
@@ -176,8 +175,7 @@ class SummaryWriter:
 
     async def ask(self, prompt: SummaryPrompt, least: int) -> str:
         """The model's summary, new or kept; raises as `SummaryModel.ask` does."""
-        evidence = await to_thread.run_sync(prompt.evidence, least)
-        read = partial(prompt.read_reply, evidence=evidence, counter=self._counter)
+        read = partial(prompt.read_reply, least=least, counter=self._counter)
         about = f"{prompt.most_tokens}\n{prompt.most_bytes}\n{least}"
         return await self._model.ask_once(about, prompt.system, prompt.user, read)
 
