@@ -281,12 +281,12 @@ class ContextBuilder:
         context, memory = await self._agent_context(build, start, timings), self._sources.memory
         notes: list[str] = []
         if memory and context.memory.snapshot:
-            compacted = await compact_session(
+            outcome = await compact_session(
                 memory, self._cooldown, build, context.assembled, context.tools, cut=context.session.cut
             )
-            if compacted:
+            if outcome == "compacted":
                 context = await self._agent_context(build, start, timings)
-            notes = [NOT_COMPACTED] if compacted is None else []
+            notes = [NOT_COMPACTED] if outcome == "delayed" else []
         view = context.memory.view
         # Nothing is recorded of a sub-agent without a role: it has been refused by now.
         start.begin(view.remembered.goal if view else None)

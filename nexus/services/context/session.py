@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import anyio
 
@@ -319,28 +319,29 @@ async def compact_session(
     tools: Sequence[dict[str, Any]],
     *,
     cut: bool,
-) -> bool | None:
+) -> Literal["compacted", "unchanged", "delayed"]:
     """Compact the session if the assembled context is too heavy, or `cut`: older messages are never read.
 
-    Returns whether it was compacted, and has to be read again; None where that was not done in time.
+    A `compacted` session has to be read again. An `unchanged` one had nothing to compact, or no compaction for which
+    this build waits. With `delayed` one was needed and failed, or did not end in time.
     """
     request = _compaction(build, assembled, tools, cut=cut)
     if request is None or cooldown.holds(request):
-        return False
+        return "unchanged"
     job = memory.compact_soon(request, long=cut)
     if cut:
         # It takes long. If there is nothing to compact, the next steps of the run need not try again.
         cooldown.begin(request)
     if cut or job is None:
-        return False
+        return "unchanged"
     with anyio.move_on_after(max((build.deadline - anyio.current_time()) * _COMPACTING, 0)):
         await job.done.wait()
     if job.made is not None:
-        return True
+        return "compacted"
     if job.failed or not job.done.is_set():
-        return None
+        return "delayed"
     cooldown.begin(request)
-    return False
+    return "unchanged"
 
 
 def _compaction(
