@@ -118,6 +118,8 @@ class Claims:
             item = item.as_conflict()
             claim = await self._claim(item, asked_at)
         if isinstance(claim, Acquired) and claim.attempts >= _SUSPECT_ATTEMPT:
+            # It may wait long for its turn. A claim held meanwhile would count as an attempt if the suspect before it
+            # kills this replica, and would keep the request from a replica that is free.
             await self._ledger.release(claim)
             async with self._suspects:
                 await settle(item, await self._claim(item, asked_at))
