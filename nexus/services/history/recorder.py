@@ -21,6 +21,7 @@ from typing import Final, Self
 
 import anyio
 import structlog
+from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from nexus.core.concurrency import Pauses, Pending
@@ -113,8 +114,9 @@ _BATCH: Final = 100
 _BATCH_BYTES: Final = 1 << 20
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
-# A row whose insertion fails unexpectedly so often, for about a minute, is rejected: it would hold a writer for ever.
-_MOST_FAULTS: Final = 40
+# After so many unexpected faults a row leaves its writer to others, and is tried again when this time has passed.
+_FAULTS_IN_A_ROW: Final = 5
+_AFTER_FAULTS_S: Final = 60
 # An id that is older than this no longer says when its row was stored, on which compactions rely.
 _ID_LASTS_S: Final = 1
 _INPUT_ID_LASTS_S: Final = 60
@@ -218,8 +220,9 @@ class Recorder:
         self._recorded = recorded
         self._unsettled = Pending()
         self._waiting_bytes = 0
-        # Open while the writers are at work.
+        # While the writers are at work.
         self._send: MemoryObjectSendStream[_Waiting] | None = None
+        self._tasks: TaskGroup
         self.pending = PendingWrites()
         metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self.unwritten)
 
@@ -238,6 +241,7 @@ class Recorder:
         send, receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
         with send, receive:
             async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
                 for _ in range(_WRITERS):
                     tasks.start_soon(self._write_batches, receive)
                 self._send = send
@@ -286,7 +290,10 @@ class Recorder:
             delayed = []
             for item, (row, outcome) in zip(batch, await self._attempt(batch), strict=True):
                 if isinstance(outcome, StoreUnavailableError):
-                    delayed.append(item)
+                    if item.faults and item.faults % _FAULTS_IN_A_ROW == 0:
+                        self._tasks.start_soon(self._queue_again, item)
+                    else:
+                        delayed.append(item)
                     if not pauses.begun:
                         reason, unwritten = str(outcome), self.unwritten
                         _log.warning("record_delayed", message_id=row["id"], reason=reason, unwritten=unwritten)
@@ -298,7 +305,7 @@ class Recorder:
                 else:
                     self._metrics.count(Event.ROW_RECORDED)
                     # After an error it is not known which of the attempts wrote it.
-                    if outcome or pauses.begun:
+                    if outcome or pauses.begun or item.faults:
                         await self._report(row)
                 self._settle(item)
             batch = delayed
@@ -313,12 +320,16 @@ class Recorder:
             self._log_fault(error, len(batch))
             if len(batch) == 1:
                 batch[0].faults += 1
-                given_up = batch[0].faults >= _MOST_FAULTS
-                reason = f"unexpected: {type(error).__name__}"
-                return [(batch[0].row, StoreRejectedError(reason) if given_up else StoreUnavailableError(reason))]
+                return [(batch[0].row, StoreUnavailableError(f"unexpected: {type(error).__name__}"))]
         alone = [inserted for item in batch for inserted in await self._attempt([item])]
         # One that is there now may have been written by the attempt that failed.
         return [(row, True if outcome is False else outcome) for row, outcome in alone]
+
+    async def _queue_again(self, item: _Waiting) -> None:
+        await anyio.sleep(_AFTER_FAULTS_S)
+        if self._send:
+            # There is room for all that may be unwritten.
+            self._send.send_nowait(item)
 
     async def _report(self, row: Row) -> None:
         try:
