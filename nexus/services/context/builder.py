@@ -214,9 +214,9 @@ class ContextBuilder:
             run=run_messages(request).messages if request.later else (),
             always=settings.count_tokens == "always",
         )
-        gathered_by = anyio.current_time() + deadline.left_s * _GATHERING
+        read_until = anyio.current_time() + deadline.left_s * _GATHERING
         row = self._sources.conversation.input_row(request.human, request.current_input, request.origin)
-        return Build(request, settings, gathered_by, budget, row, outbox_waiting)
+        return Build(request, settings, read_until, budget, row, outbox_waiting)
 
     async def _content(self, build: Build, start: RunStart, timings: _Timings) -> dict[str, Any]:
         """The content of the answer, when the run's input is recorded."""

@@ -90,7 +90,7 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None) -> A
         sections,
         rows={
             "fetched": count_others(given.history, given.current_run_id),
-            "merged": memory.merged,
+            "merged": memory.total,
             "shown": memory.shown,
             "repaired": memory.repaired,
         },
@@ -109,13 +109,13 @@ class MemoryBlock:
     """`[SHARED_MEMORY]` and the numbers of its messages.
 
     Attributes:
-        merged: messages after merging, before the limit.
+        total: messages after merging, before the limit.
         shown: messages in the block.
         repaired: rows that had to be repaired or left out.
     """
 
     block: Block
-    merged: int
+    total: int
     shown: int
     repaired: int
 
@@ -163,10 +163,10 @@ class MemoryFormatter:
             text=head + ("\n".join(lines) if shown else _NO_CONVERSATIONS),
             sources=tuple(entry.id for message in shown for entry in message.entries if entry.id),
             truncated=truncated,
-            dropped=past.merged - len(shown),
+            dropped=past.total - len(shown),
             escaped=counting.marked,
         )
-        return MemoryBlock(block, merged=past.merged, shown=len(shown), repaired=past.repaired)
+        return MemoryBlock(block, total=past.total, shown=len(shown), repaired=past.repaired)
 
     @staticmethod
     def _merge_messages_by_run_id(messages: Sequence[Any]) -> list[dict[str, Any]]:
@@ -309,7 +309,7 @@ def _parts_of(entries: Iterable[Entry], escape: CountingEscape) -> tuple[list[st
 
 
 def _as_row(message: Utterance) -> dict[str, Any]:
-    if not message.merged:
+    if not message.is_merged:
         return dict(message.entries[0].row)
     latest = next(entry for entry in reversed(message.entries) if entry.moment == message.moment)
     text = _in_order(*_parts_of(message.entries, CountingEscape()), list)

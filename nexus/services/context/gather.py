@@ -88,7 +88,7 @@ class Build(NamedTuple):
     """One build.
 
     Attributes:
-        deadline: when reading ends, by `anyio.current_time()`.
+        read_until: when reading ends, by `anyio.current_time()`; the request's deadline is later.
         budget: the tokens of the context, with the tools that are offered now.
         input_row: the run's human input as a row.
         outbox_waiting: recorded rows of some owner wait in the outbox.
@@ -96,7 +96,7 @@ class Build(NamedTuple):
 
     request: BuildRequest
     settings: BuilderSettings
-    deadline: float
+    read_until: float
     budget: Budget
     input_row: Row
     outbox_waiting: bool = False
@@ -180,7 +180,7 @@ async def read_all(reads: Mapping[Part, Read]) -> dict[Part, Any]:
 def first_deadline(build: Build) -> float:
     """When to give up a read on which others depend."""
     now = anyio.current_time()
-    return now + (build.deadline - now) * _FIRST
+    return now + (build.read_until - now) * _FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
             continued=request.continuation,
             outbox_waiting=build.outbox_waiting,
         )
-        return Read(call, build.deadline)
+        return Read(call, build.read_until)
 
     first_size, _ = read_history_size(request.user_profile, settings.history_size)
     reads = {Part.HISTORY: history(first_size)}
@@ -259,7 +259,7 @@ class RunStart:
         self._tasks: TaskGroup | None = None
         self._begun = False
         self._recording = False
-        self._stored = False
+        self._needs_outbox = False
         self._insert_over = anyio.Event()
         self._origin_known = anyio.Event()
         self._notes: list[str] = []
@@ -291,7 +291,7 @@ class RunStart:
             if has_rounds or request.turn.task_context not in {"", goal}:
                 self._offer_turn()
             return
-        self._recording = True
+        self._recording = self._needs_outbox = True
         self._offer_turn()
         self._tasks.start_soon(self._insert)
         self._tasks.start_soon(self._record_origin)
@@ -303,27 +303,25 @@ class RunStart:
         return self._notes
 
     async def recorded(self) -> None:
-        """Wait until the store has the input, but only briefly and not beyond the build's deadline."""
+        """Wait until the store has the input, but only briefly and not beyond the time for reading."""
         if self._recording:
-            with anyio.move_on_after(min(_RECORDING_S, self._build.deadline - anyio.current_time())):
+            with anyio.move_on_after(min(_RECORDING_S, self._build.read_until - anyio.current_time())):
                 await self._insert_over.wait()
 
     def outbox_row(self) -> OutboxRow | None:
         """The input for the outbox, where the store has neither taken nor rejected it."""
-        if self._stored or not self._recording:
-            return None
-        return self._sources.conversation.outbox_row(self._build.input_row)
+        return self._sources.conversation.outbox_row(self._build.input_row) if self._needs_outbox else None
 
     async def _insert(self) -> None:
         build = self._build
         try:
             await self._sources.conversation.insert_input(build.input_row, outbox_waiting=build.outbox_waiting)
-            self._stored = True
+            self._needs_outbox = False
         except StoreUnavailableError as error:
             _log.warning("input_not_recorded", request_id=build.request.request_id, reason=str(error))
         except StoreRejectedError:
             # From the outbox it would be rejected again. The recorder logs and counts it.
-            self._stored = True
+            self._needs_outbox = False
         self._insert_over.set()
 
     def _offer_turn(self) -> None:

@@ -136,10 +136,10 @@ async def gather_session(
         continued=request.continuation,
         outbox_waiting=build.outbox_waiting,
     )
-    reads = {Part.HISTORY: Read(history, build.deadline)}
+    reads = {Part.HISTORY: Read(history, build.read_until)}
     if sources.states and not is_all_given(request.agent, request.state):
         call = partial(sources.states.get, request.owner_key, request.session_id)
-        reads[Part.STATE] = Read(call, build.deadline)
+        reads[Part.STATE] = Read(call, build.read_until)
     if sources.turns and _needs_goal(request, view.remembered if view else None):
         reads[Part.TURNS] = _goal_of(sources.turns, build)
     found = await read_all(reads)
@@ -158,7 +158,7 @@ async def gather_session(
 
 def _goal_of(turns: TurnSource, build: Build) -> Read:
     request = build.request
-    return Read(partial(turns.goal, request.owner_key, request.session_id, request.run_id), build.deadline)
+    return Read(partial(turns.goal, request.owner_key, request.session_id, request.run_id), build.read_until)
 
 
 def _needs_goal(request: BuildRequest, kept: Remembered | None) -> bool:
@@ -234,11 +234,11 @@ async def _past_turns(
         call = partial(
             turns.past_turns, request.owner_key, request.session_id, limit=limit, before=before, without_runs=without
         )
-        found = await read_all({Part.TURNS: Read(call, build.deadline)})
+        found = await read_all({Part.TURNS: Read(call, build.read_until)})
         rows = found.get(Part.TURNS)
         return None if rows is None else [row for row in rows if row.get("owner_key") == request.owner_key]
 
-    waiting_until = min(anyio.current_time() + _SUMMARY_S, build.deadline)
+    waiting_until = min(anyio.current_time() + _SUMMARY_S, build.read_until)
     # One more than are shown tells whether there are more.
     rows = await read(most + 1, goal.turn_number)
     while rows and anyio.current_time() < waiting_until and any(map(_is_being_summarised, rows)):
@@ -334,7 +334,7 @@ async def compact_session(
         cooldown.begin(request)
     if cut or job is None:
         return "unchanged"
-    with anyio.move_on_after(max((build.deadline - anyio.current_time()) * _COMPACTING, 0)):
+    with anyio.move_on_after(max((build.read_until - anyio.current_time()) * _COMPACTING, 0)):
         await job.done.wait()
     if job.made is not None:
         return "compacted"

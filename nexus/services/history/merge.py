@@ -39,7 +39,7 @@ class Utterance(NamedTuple):
     @property
     def id(self) -> str:
         """That of the row, or `merged_ai_<run_id>`."""
-        return f"merged_ai_{self.run_id}" if self.merged else self.entries[0].id
+        return f"merged_ai_{self.run_id}" if self.is_merged else self.entries[0].id
 
     @property
     def run_id(self) -> str:
@@ -57,7 +57,7 @@ class Utterance(NamedTuple):
         return max([entry.moment for entry in self.entries if entry.moment], default=None)
 
     @property
-    def merged(self) -> bool:
+    def is_merged(self) -> bool:
         """Whether several rows may stand behind it: it is the AI's side of a run."""
         return self.is_answer and self.run_id != ""
 
@@ -67,12 +67,12 @@ class Newest(NamedTuple):
 
     Attributes:
         utterances: newest first.
-        merged: how many there are in all.
+        total: how many there are in all.
         repaired: rows that had to be repaired or left out.
     """
 
     utterances: list[Utterance]
-    merged: int
+    total: int
     repaired: int
 
 

@@ -277,7 +277,7 @@ class TestMemoryBlock:
             ],
             limit=4,
         )
-        assert (rendered.merged, rendered.shown, rendered.repaired) == (5, 4, 2)
+        assert (rendered.total, rendered.shown, rendered.repaired) == (5, 4, 2)
         assert rendered.block.describe(2)[0] == {
             "tag": "SHARED_MEMORY",
             "role": "user",
@@ -312,8 +312,8 @@ class TestMemoryBlock:
         assert rendered == MemoryFormatter.render(before, limit, truncate_chars=truncate_chars)
         assert history == before
         said = read_memory(rendered.block.text)
-        assert len(said) == rendered.shown == min(rendered.merged, max(limit, 0))
-        assert rendered.block.dropped == rendered.merged - rendered.shown
+        assert len(said) == rendered.shown == min(rendered.total, max(limit, 0))
+        assert rendered.block.dropped == rendered.total - rendered.shown
 
 
 class TestFriendsInfo:

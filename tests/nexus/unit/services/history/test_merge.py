@@ -250,7 +250,7 @@ class TestMalformedRows:
             id(entry) for entry in entries if entry.role
         )
         assert [u[:4] for u in utterances] == sorted((u[:4] for u in utterances), reverse=True)
-        assert sum(utterance.merged for utterance in utterances) == len(
+        assert sum(utterance.is_merged for utterance in utterances) == len(
             {e.run_id for e in entries if e.role == "ai" and e.run_id}
         )
         assert len(merge_by_run_id(rows)) == len(utterances)
