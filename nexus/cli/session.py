@@ -161,7 +161,7 @@ def _faults_of(path: str) -> Iterator[None]:
 
 
 class _GivenFolder:
-    """`nexus.services.transfer.folder.Folder` on the disk; a NexusError where there is no export."""
+    """`nexus.services.transfer.folder.Folder` on the disk; a NexusError where it is missing."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -169,8 +169,6 @@ class _GivenFolder:
             is_file = self._path.exists()
             fault = "is a file; the folder that `export` wrote is needed" if is_file else "there is no such folder"
             raise NexusError(f"{printable(path)}: {fault}")
-        if not (self._path / files.HEADER).exists():
-            raise NexusError(f"{printable(path)}: no {files.HEADER} is in it: it is no export of a session")
 
     def lines(self, name: str) -> Iterator[bytes]:
         with self._opened(name) as file:

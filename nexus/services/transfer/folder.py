@@ -135,7 +135,10 @@ def json_of_model(model: type[BaseModel], document: Any) -> dict[str, Any]:
 
 def read_header(folder: Folder) -> Header:
     """The header of an export."""
-    return _model(HEADER, _object(HEADER, folder.content(HEADER) or b""), Header)
+    content = folder.content(HEADER)
+    if content is None:
+        raise ValueError(f"{HEADER}: it is missing, so the folder is no export of a session")
+    return _model(HEADER, _object(HEADER, content), Header)
 
 
 def messages_in(folder: Folder, header: Header, store: TransferableStore) -> Iterator[tuple[str, Row]]:

@@ -76,7 +76,7 @@ def test_only_what_is_called_is_imported() -> None:
         (("session", "export", *ADA, __file__), f"{__file__}: cannot be written: Not a directory"),
         (("session", "import", "no\x1bwhere"), "no\\x1bwhere: there is no such folder"),
         (("session", "import", __file__), f"{__file__}: is a file; the folder that `export` wrote is needed"),
-        (("session", "import", "."), ".: no session.json is in it: it is no export of a session"),
+        (("session", "import", "."), "./session.json: it is missing, so the folder is no export of a session"),
         (("session", "import", ".", "--session", "x" * 257), "--session: a text of 1 to 256 characters is needed"),
         (("dead-letters", "show", "x"), "'x' is no id of a dead letter; allowed: <milliseconds>-<number>, as `nexus"),
         *(
