@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+from structlog.testing import capture_logs
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
