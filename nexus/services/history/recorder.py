@@ -114,8 +114,8 @@ _BATCH: Final = 100
 _BATCH_BYTES: Final = 1 << 20
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
-# After so many unexpected faults a row leaves its writer to others, and is tried again when this time has passed.
-_FAULTS_IN_A_ROW: Final = 5
+# After more unexpected faults a row leaves its writer to others, and is tried again when this time has passed.
+_MOST_FAULTS: Final = 5
 _AFTER_FAULTS_S: Final = 60
 # An id that is older than this no longer says when its row was stored, on which compactions rely.
 _ID_LASTS_S: Final = 1
@@ -290,7 +290,7 @@ class Recorder:
             delayed = []
             for item, (row, outcome) in zip(batch, await self._attempt(batch), strict=True):
                 if isinstance(outcome, StoreUnavailableError):
-                    if item.faults and item.faults % _FAULTS_IN_A_ROW == 0:
+                    if item.faults > _MOST_FAULTS:
                         self._tasks.start_soon(self._queue_again, item)
                     else:
                         delayed.append(item)
@@ -327,6 +327,8 @@ class Recorder:
 
     async def _queue_again(self, item: _Waiting) -> None:
         await anyio.sleep(_AFTER_FAULTS_S)
+        # Counted anew, so that a store that is away is not taken for a fault; not from 0, since it may be written.
+        item.faults = 1
         if self._send:
             # There is room for all that may be unwritten.
             self._send.send_nowait(item)

@@ -1,6 +1,7 @@
 """Results are recorded once, together, and sooner or later; readers wait a moment for them (contract §2)."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -116,21 +117,25 @@ async def test_a_row_that_the_store_rejects() -> None:
     assert ([found["id"] for found in store.messages], settled.is_set()) == (["m2"], True)
 
 
+class BadRows(FakeStore):
+    """A store with a fault of ours for some rows, until it is healed."""
+
+    healed = False
+
+    async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+        """Record rows."""
+        if not self.healed and any(row["content"] == "bad" for row in rows):
+            raise RuntimeError("boom")
+        return await super().insert_messages(rows)
+
+
 async def test_an_unexpected_fault() -> None:
     """It keeps its own row alone from being written, until it passes; the recorder counts it and goes on."""
-
-    class Faulty(FakeStore):
-        healed = False
-
-        async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
-            if not self.healed and any(row["content"] == "bad" for row in rows):
-                raise RuntimeError("boom")
-            return await super().insert_messages(rows)
 
     async def note(_row: Row) -> None:
         raise RuntimeError("boom")
 
-    store, settled, metrics = Faulty(), anyio.Event(), RecordingMetrics()
+    store, settled, metrics = BadRows(), anyio.Event(), RecordingMetrics()
     async with flushed(store, metrics=metrics, recorded=note) as service:
         offer(service, result("m1", content="bad"), 1, settled.set)
         offer(service, result("m2"))
@@ -146,16 +151,8 @@ async def test_an_unexpected_fault() -> None:
 def test_faults_that_stay() -> None:
     """More of their rows than there are writers hold up no other row, and none of them is lost when it passes."""
 
-    class Faulty(FakeStore):
-        healed = False
-
-        async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
-            if not self.healed and any(row["content"] == "bad" for row in rows):
-                raise RuntimeError("boom")
-            return await super().insert_messages(rows)
-
     async def written() -> list[list[str]]:
-        store, bad = Faulty(), [f"m{number}" for number in range(5)]
+        store, bad = BadRows(), [f"m{number}" for number in range(5)]
         async with PersistenceService(store, metrics).running() as service:
             for row_id in bad:
                 assert offer(service, result(row_id, content="bad"))
@@ -173,6 +170,30 @@ def test_faults_that_stay() -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner, capture_logs():
         assert runner.run(written()) == [["good"], ["good", *(f"m{number}" for number in range(5))]]
     assert (metrics.counted[Event.ROW_REJECTED], metrics.counted[Event.ROW_LOST]) == (0, 0)
+
+
+def test_a_store_that_is_away_after_faults() -> None:
+    """It is asked again after short pauses, as for any row: only another fault has the row wait a minute."""
+    attempts: list[float] = []
+
+    class Ailing(FakeStore):
+        async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+            attempts.append(anyio.current_time())
+            if len(attempts) <= 6:
+                raise RuntimeError("boom")
+            if len(attempts) <= 10:
+                raise StoreUnavailableError("away")
+            return await super().insert_messages(rows)
+
+    async def written() -> None:
+        async with PersistenceService(Ailing()).running() as service:
+            assert offer(service, result("m1"))
+            await service.flush()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner, capture_logs():
+        runner.run(written())
+    pauses = [after - before for before, after in itertools.pairwise(attempts)]
+    assert [pause > 30 for pause in pauses] == [False] * 5 + [True] + [False] * 4
 
 
 async def test_a_fault_after_rows_were_stored() -> None:
