@@ -202,7 +202,7 @@ class PersistenceService:
         past = await read(asked=asked, own_row_id=own_row_id, until=until, waiting=waiting)
         return replace(past, rows=_own_rows(owner_key, past.rows), complete=complete)
 
-    async def _waiting(self, owner_key: str, outbox_waiting: bool) -> list[Row]:  # passed on as it is
+    async def _waiting(self, owner_key: str, outbox_waiting: bool) -> list[Row]:
         """The owner's rows in the outbox. Read before the store: a row leaves the outbox when the store has it."""
         if self._outbox is None or not outbox_waiting:
             return []

@@ -84,10 +84,10 @@ class StreamSubscription(BufferedSubscription):
             # `stop` cannot come in between, as it could where `send` first lets other tasks run.
             self._send.send_nowait(delivery)
         except anyio.WouldBlock:
-            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            try:
                 await self._send.send(delivery)
-                return True
-            return False
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                return False
         return True
 
     async def stop(self) -> None:

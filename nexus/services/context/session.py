@@ -201,7 +201,7 @@ async def recall_all(sources: Sources, build: Build, kept: Remembered | None) ->
     return replace(recalled, missing=[Part.TURNS]) if needed and not found else recalled
 
 
-async def _recall(  # one for each thing that is known before turns are read
+async def _recall(
     sources: Sources,
     build: Build,
     kept: Remembered | None,

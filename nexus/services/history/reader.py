@@ -118,9 +118,9 @@ async def read_past(
         rows += page
         until = until or _up_to_input([*waiting, *page], asked, own_row_id)
         usable = _usable(rows, waiting, until)
-        utterances = newest(usable, len(usable), current_run_id=asked.run_id if asked else "").utterances
         if len(page) < page_size:
             return Past(usable)
+        utterances = newest(usable, len(usable), current_run_id=asked.run_id if asked else "").utterances
         if len(utterances) >= messages or len(rows) >= _MOST_ROWS:
             break
         page_size = min(page_size * 2, _LARGEST_PAGE)

@@ -266,8 +266,7 @@ def new_row_ids(row_ids: Iterable[str], owner_key: str, session_id: str) -> dict
 
     An `_id` says in which second its row was stored, which is how a compaction tells what came after it. So a new one
     has the same second, and the same rank among those of that second. One that MongoDB did not make says no second; a
-    text takes its place.
-    Too many rows of one second are a ValueError.
+    text takes its place. Too many rows of one second are a ValueError.
     """
     named = f"{len(owner_key)} {owner_key} {session_id}".encode(errors="surrogatepass")
     session = hashlib.sha256(named).hexdigest()[:_SESSION_DIGITS]
