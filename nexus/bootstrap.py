@@ -73,6 +73,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         nexus.persistence,
         nexus.catalog,
         nexus.states,
+        nexus.suspects,
         nexus.dead_letter_writer,
         partial(_reload, nexus),
         nexus.requests.settings,

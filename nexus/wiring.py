@@ -25,7 +25,7 @@ from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import RequestService
-from nexus.services.requests.claims import DeadLetterWriter
+from nexus.services.requests.claims import DeadLetterWriter, SuspectReader
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.tool_calls import ToolCallService
 from nexus.services.session_state.service import SessionStates
@@ -62,6 +62,7 @@ class Nexus:
 
     settings: Settings
     bus: Bus
+    suspects: SuspectReader
     dead_letter_writer: DeadLetterWriter
     store: Store
     registry: ToolRegistry
@@ -146,6 +147,7 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
     return Nexus(
         settings,
         bus,
+        SuspectReader(ledger, requests.settings),
         letters,
         store,
         registry,
@@ -180,7 +182,9 @@ def _memory_services(  # noqa: PLR0917  # one for each part
         refining = refining_settings(settings)
         refiner = SummaryRefiner(store.memory, store, model, counter, settings=refining, metrics=metrics)
     answering = request_settings(settings.bus)
-    tool_calls = ToolCallService(memory, transport.bus, transport.ledger, letters, persistence, answering, metrics)
+    tool_calls = ToolCallService(
+        memory, transport.bus, transport.ledger, letters, persistence, store.ping, answering, metrics
+    )
     return MemoryServices(memory, compactor, refiner, tool_calls)
 
 

@@ -33,11 +33,9 @@ from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.request import Deadline, deadline_ms
 from nexus.services.requests.claims import (
     MOST_ATTEMPTS,
-    MOST_DELIVERIES,
     PAUSE_S,
     Claims,
     DeadLetterWriter,
-    too_many_deliveries,
 )
 from nexus.services.requests.envelope import IncomingRequest, RequestSettings, read_incoming
 
@@ -225,9 +223,6 @@ class Answerer:
         `arrived_at` is on the monotonic clock. Where the bus keeps messages, it goes on until Redis is back.
         """
         try:
-            if delivery.deliveries > MOST_DELIVERIES:
-                await self.claims.give_up(delivery, too_many_deliveries(delivery), DeadLetterCause.POISON)
-                return
             request = read_incoming(delivery, arrived_at, self._settings)
             await self._answer_until_bus_is_back(request, refusal)
         except UnreadablePayloadError as error:

@@ -9,18 +9,20 @@ Rules of this module:
   together, and would fail together five times. So from the third attempt on requests run one at a time: a death then
   counts against that one only.
 - An outage of the bus is no failed attempt: deliveries that the bus keeps are tried until it is back.
+- To wait is no failed attempt either, for a database least of all. So a delivery that was handed out often is first
+  read under a claim of its own, one at a time: it is poison where reading it began five times and never ended.
 """
 
 import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
 import anyio
 import structlog
 
-from nexus.core.errors import BusRefusedError, BusUnavailableError, UnreadablePayloadError
+from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, UnreadablePayloadError
 from nexus.core.metrics import DeadLetterCause, Event, Metrics
 from nexus.core.ports import (
     Acquired,
@@ -36,16 +38,15 @@ from nexus.core.ports import (
     OutboxRow,
     RequestLedger,
 )
-from nexus.services.requests.envelope import IncomingRequest, RequestSettings, ToolCallRequest
+from nexus.services.requests.envelope import IncomingRequest, RequestSettings, ToolCallRequest, read_message
 
 _log = structlog.get_logger(__name__)
 
 # After so many attempts a request becomes a dead letter (contract §1.5); from the suspect one on it runs alone.
 MOST_ATTEMPTS: Final = 5
 _SUSPECT_ATTEMPT: Final = 3
-# A message is read before its first attempt, so more deliveries than this mean that reading it never ended. Far more
-# than attempts, because messages that wait for a database are delivered again whenever their replica dies.
-MOST_DELIVERIES: Final = 100
+# A delivery that was handed out more often either waited while its replicas died, or kills whoever reads it.
+MOST_TRUSTED_DELIVERIES: Final = 5
 PAUSE_S: Final = 1.0
 _RELEASE_S: Final = 1.0
 # In leases: the time between renewals, and between two tries to claim a request of another replica.
@@ -222,6 +223,37 @@ class Claims:
         await self.give_up(delivery, str(error), DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE)
 
 
-def too_many_deliveries(delivery: Delivery) -> str:
-    """The reason of a dead letter that is not even read any more."""
-    return f"handed out {delivery.deliveries - 1} times, and never read to its end"
+class SuspectReader:
+    """Finds out whether deliveries that were handed out often kill the replicas that read them."""
+
+    def __init__(self, ledger: RequestLedger, settings: RequestSettings) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._one_at_a_time = anyio.Lock()
+
+    async def read(self, delivery: Delivery) -> str | None:
+        """Read a delivery and forget what it says. Returns the reason where it is poison, which is not read any more.
+
+        Where the bus is away, it goes on until it is back.
+        """
+        async with self._one_at_a_time:
+            claim = await self._claim(delivery)
+            if claim.attempts > MOST_ATTEMPTS:
+                return f"read {claim.attempts - 1} times, and never to its end"
+            with suppress(NexusError):
+                read_message(delivery, self._settings)
+            with suppress(BusUnavailableError):
+                await self._ledger.release(claim)
+            return None
+
+    async def _claim(self, delivery: Delivery) -> Acquired:
+        key = f"read:{delivery.topic}:{delivery.entry}"
+        while True:
+            try:
+                claim = await self._ledger.claim(key, delivery.entry, self._settings.granted_ms)
+            except BusUnavailableError as error:
+                _log.warning("reading_delayed", topic=delivery.topic, entry=delivery.entry, reason=str(error))
+            else:
+                if isinstance(claim, Acquired):
+                    return claim
+            await anyio.sleep(PAUSE_S)

@@ -25,7 +25,7 @@ from nexus.core.ports import Bus, Delivery, Work
 from nexus.core.wire import EnvelopeError
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import RequestService
-from nexus.services.requests.claims import MOST_DELIVERIES, DeadLetterWriter, too_many_deliveries
+from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader
 from nexus.services.requests.envelope import RequestSettings, read_message
 from nexus.services.requests.tool_calls import MOST_CALLS, ToolCallService
 from nexus.services.session_state.service import SessionStates
@@ -78,6 +78,7 @@ class Dispatcher:
         persistence: PersistenceService,
         catalog: ToolCatalog,
         states: SessionStates,
+        suspects: SuspectReader,
         dead_letters: DeadLetterWriter,
         reload: Callable[[], Awaitable[None]],
         settings: RequestSettings,
@@ -88,6 +89,7 @@ class Dispatcher:
         self._persistence = persistence
         self._catalog = catalog
         self._states = states
+        self._suspects = suspects
         self._dead_letters = dead_letters
         self._reload = reload
         self._settings = settings
@@ -112,21 +114,28 @@ class Dispatcher:
         """Pass on every delivery; `ended` is set when there are no more."""
         try:
             async for delivery in deliveries:
-                if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
-                    self._requests.offer(delivery)
+                if delivery.deliveries > MOST_TRUSTED_DELIVERIES:
+                    self._tasks.start_soon(self._dispatch_suspect, delivery)
                 elif fault := self._dispatch(delivery):
                     self._dead_letter(delivery, fault)
         finally:
             ended.set()
 
+    async def _dispatch_suspect(self, delivery: Delivery) -> None:
+        reason = await self._suspects.read(delivery)
+        fault = _Fault(reason, DeadLetterCause.POISON) if reason else self._dispatch(delivery)
+        if fault:
+            self._dead_letter(delivery, fault)
+
     def _dispatch(self, delivery: Delivery) -> _Fault | None:
-        """Pass on any other message than a request. Returns the fault of an unusable one."""
+        """Pass on a message. Returns the fault of an unusable one."""
+        if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
+            self._requests.offer(delivery)
+            return None
         if delivery.topic == Topics.TOOLS_REQUESTS:
             # Most of them are for other runners of tools.
             taken = self._tool_calls is None or self._tool_calls.offer(delivery)
             return None if taken else _Fault("too many calls of tools are waiting", DeadLetterCause.BACKLOG)
-        if delivery.deliveries > MOST_DELIVERIES:
-            return _Fault(too_many_deliveries(delivery), DeadLetterCause.POISON)
         try:
             message = read_message(delivery, self._settings)
         except EnvelopeError as error:

@@ -9,11 +9,11 @@ Rules of this module:
 - Calls are not resent. On a bus that keeps nothing, every replica with the call waits, within a bound, until it has a
   result, and carries it out itself should the other be gone.
 - Whatever goes wrong, a result says so. The wait for a store that is away is short: a model that knows can go on
-  without.
+  without. It is asked before a call is claimed, so that replicas that die while they wait are no failed attempts.
 """
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple, Self
 
@@ -31,10 +31,8 @@ from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.claims import (
     MOST_ATTEMPTS,
-    MOST_DELIVERIES,
     Claims,
     DeadLetterWriter,
-    too_many_deliveries,
 )
 from nexus.services.requests.envelope import RequestSettings, ToolCallRequest, may_name_memory_tool, read_tool_call
 
@@ -69,7 +67,10 @@ class _Done(NamedTuple):
 
 
 class ToolCallService:
-    """Carries out calls of memory tools while `running()`; `pending` are accepted calls without a result."""
+    """Carries out calls of memory tools while `running()`; `pending` are accepted calls without a result.
+
+    `ping_store` returns when the store answers, and raises as `DocumentStore.ping`.
+    """
 
     def __init__(  # noqa: PLR0917  # one for each part
         self,
@@ -78,6 +79,7 @@ class ToolCallService:
         ledger: RequestLedger,
         dead_letters: DeadLetterWriter,
         persistence: PersistenceService,
+        ping_store: Callable[[], Awaitable[None]],
         settings: RequestSettings | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -85,6 +87,7 @@ class ToolCallService:
         self._bus = bus
         self._dead_letters = dead_letters
         self._persistence = persistence
+        self._ping_store = ping_store
         self._settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
         self._claims = Claims(bus, ledger, dead_letters, self._settings, self._metrics)
@@ -139,8 +142,6 @@ class ToolCallService:
             call = read_tool_call(delivery, arrived_at, self._settings)
             if call is None:
                 self._bus.done(delivery)
-            elif delivery.deliveries > MOST_DELIVERIES:
-                await claims.give_up(delivery, too_many_deliveries(delivery), DeadLetterCause.POISON, call.ids.id)
             else:
                 await self._answer_until_bus_is_back(call)
         except EnvelopeError as error:
@@ -153,6 +154,7 @@ class ToolCallService:
 
     async def _answer_until_bus_is_back(self, call: ToolCallRequest) -> None:
         asked_at, pauses = call.arrived_at, Pauses()
+        await self._until_store_answers(call)
         while True:
             try:
                 await self._claims.claim(call, asked_at, self._settle)
@@ -166,6 +168,21 @@ class ToolCallService:
                         continue
                 await self._claims.give_up(call.delivery, str(error), DeadLetterCause.OTHER, call.ids.id)
             return
+
+    async def _until_store_answers(self, call: ToolCallRequest) -> None:
+        """Wait for the store before the call is claimed, but not for long."""
+        pauses = Pauses()
+        while call.fault is None and call.waited_s <= _STORE_AWAY_S:
+            try:
+                return await self._ping_store()
+            except StoreUnavailableError as error:
+                await self._delay(call, pauses, error)
+        return None
+
+    async def _delay(self, call: ToolCallRequest, pauses: Pauses, error: StoreUnavailableError) -> None:
+        if not pauses.begun:
+            _log.warning("tool_call_delayed", request_id=call.ids.id, name=call.name, reason=str(error))
+        await pauses.wait()
 
     async def _settle(self, call: ToolCallRequest, claim: Claim) -> None:
         if not isinstance(claim, Acquired):
@@ -191,9 +208,7 @@ class ToolCallService:
             except StoreUnavailableError as error:
                 if call.waited_s > _STORE_AWAY_S:
                     return _Done(Event.CALL_FAILED, _AWAY, call.session_id, retryable=True)
-                if not pauses.begun:
-                    _log.warning("tool_call_delayed", request_id=call.ids.id, name=call.name, reason=str(error))
-                await pauses.wait()
+                await self._delay(call, pauses, error)
             except Exception:  # noqa: BLE001  # whatever goes wrong, there is a result
                 _log.exception("tool_call_failed", request_id=call.ids.id, name=call.name)
                 return await self._failed(call, "doing it failed")

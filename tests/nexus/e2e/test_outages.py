@@ -1,6 +1,7 @@
 """MongoDB goes away, and services die meanwhile: nothing that was accepted is lost (contract §1.5, §2)."""
 
 import signal
+from typing import Any
 
 import anyio
 import pytest
@@ -120,6 +121,53 @@ async def test_results_survive_mongodb_and_the_service(
             await requester.finished(*RESULTS)
     rows = [row["id"] for row in mongo_janitor[database_name]["messages"].find()]
     assert sorted(rows) == sorted(message["id"] for _, message in results)
+
+
+# How often messages were handed out by the time that MongoDB is back.
+HAND_OUTS = 150
+
+
+def _work() -> dict[str, Document]:
+    """A message of each topic whose messages replicas share out, in the order in which they are to be dealt with."""
+    tool = {"type": "function", "function": {"name": "web_search", "parameters": {"type": "object", "properties": {}}}}
+    call = {"name": "update_working_memory", "args": {"content": "# Kept"}, "call_id": "c1"}
+    state = {"op": "set", "state": {"role": "Gardener"}}
+    return {
+        **dict(_results(1)),
+        "session.state": a_message(state, role="COMMAND"),
+        "tools.register": a_message(tool, role="SYSTEM"),
+        "tools.requests": a_message(call, metadata={"session_id": "default"}),
+        "context.build.request": a_request(metadata={"deadline_ms": 60_000}),
+    }
+
+
+async def test_what_was_handed_out_often_is_no_poison(
+    streams: Environment, mongo_uri: str, mongo_janitor: MongoClient[Document], database_name: str
+) -> None:
+    """150 replicas died with it in hand while MongoDB was away: it is dealt with once, none is a dead letter."""
+    work = _work()
+    async with proxied(HOST, port_of(mongo_uri)) as proxy, requesting(streams) as requester:
+        redis, prefix = requester.redis, requester.prefix
+        proxy.refuse()
+        for topic, message in work.items():
+            await requester.publish(topic, message)
+            await redis.xgroup_create(prefix + topic, "nexus", id="0")
+            found: Any = await redis.xreadgroup("nexus", "dead", {prefix + topic: ">"})
+            ((_, ((entry, _),)),) = found
+            await redis.xclaim(prefix + topic, "nexus", "dead", 0, [entry], idle=60_000, retrycount=HAND_OUTS)
+        async with serving(streams | behind(proxy) | QUICKLY) as service:
+            await service.logged("record_delayed")
+            await service.logged("session_state_delayed")
+            await service.logged("tool_call_delayed")
+            proxy.behave()
+            await requester.finished(*work)
+        letters = await redis.xlen(f"{prefix}nexus:dead-letters")
+    database = mongo_janitor[database_name]
+    recorded = sorted(row["content"] for row in database["messages"].find({"role": {"$in": ["AI", "HUMAN"]}}))
+    assert (letters, recorded) == (0, ["Good morning", "x"])
+    assert database["messages"].count_documents({"role": "TOOL"}) == 2
+    counts = {name: database[name].count_documents({}) for name in ("session_states", "tools", "working_memory")}
+    assert counts == dict.fromkeys(counts, 1)
 
 
 @pytest.mark.usefixtures("mode")

@@ -383,17 +383,6 @@ class TestFailures:
         assert trial.metrics.counted == counted
         assert len(trial.bus.settled) == 1
 
-    @pytest.mark.parametrize(("deliveries", "expected"), [(6, "success"), (100, "success"), (101, None)])
-    async def test_too_many_deliveries(self, deliveries: int, expected: str | None) -> None:
-        """To have been in hand when another killed is no attempt; what nobody could ever read is not read again."""
-        async with serving() as trial:
-            trial.service.offer(shared(ASKED, deliveries=deliveries))
-            answers = await trial.finish()
-        assert [code(answer.content) for answer in answers] == ([expected] if expected else [])
-        reasons = [letter.reason for letter in await trial.letters.newest(9)]
-        assert reasons == ([] if expected else ["handed out 100 times, and never read to its end"])
-        assert len(trial.bus.settled) == 1
-
     async def test_a_copy_begins_no_new_deadline(self) -> None:
         """Who takes over, or is given the request back, has what is left of its time since somebody heard it first."""
         async with serving() as trial:

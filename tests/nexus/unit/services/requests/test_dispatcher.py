@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
-from nexus.adapters.in_memory import MemoryLedger
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import DeadLetterCause, Event
 from nexus.core.models import Message, Role, Topics, utc_now
@@ -21,7 +21,7 @@ from nexus.services.context.builder import ContextBuilder
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import RequestService
-from nexus.services.requests.claims import DeadLetterWriter
+from nexus.services.requests.claims import DeadLetterWriter, SuspectReader
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.tool_calls import ToolCallService
@@ -32,7 +32,7 @@ from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 from tests.nexus.unit.services.parts import definition, request
-from tests.nexus.unit.services.serving import Letters, SettlingBus, passed
+from tests.nexus.unit.services.serving import Letters, SettlingBus, SettlingLedger, passed
 
 SIGNING = Signing({"k1": b"the first secret"}, required=True)
 
@@ -82,6 +82,7 @@ class Trial:
     """A dispatcher and whom it hands deliveries to."""
 
     bus: SettlingBus
+    ledger: SettlingLedger
     store: PickyStore
     persistence: FullPersistence
     registry: ToolRegistry
@@ -131,7 +132,7 @@ async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
     bus, store, letters, metrics, registry = SettlingBus(), PickyStore(), Letters(), RecordingMetrics(), ToolRegistry()
     persistence, catalog = FullPersistence(store, metrics), ToolCatalog(registry, store)
     states = SessionStates(store, metrics)
-    ledger = MemoryLedger(bus)
+    ledger = SettlingLedger(bus)
     reloads: list[None] = []
 
     async def reload() -> None:
@@ -143,10 +144,13 @@ async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
         writer = DeadLetterWriter(letters, metrics, None)
         service = RequestService(builder, bus, ledger, writer, limits, metrics)
         memory = WorkingMemory(store.memory, store, no_compaction)
-        calls = FullCalls(memory, bus, ledger, writer, persistence, limits)
-        dispatcher = Dispatcher(bus, service, persistence, catalog, states, writer, reload, limits, calls)
+        calls = FullCalls(memory, bus, ledger, writer, persistence, store.ping, limits)
+        suspects = SuspectReader(ledger, limits)
+        dispatcher = Dispatcher(bus, service, persistence, catalog, states, suspects, writer, reload, limits, calls)
         async with service.running(), calls.running(), dispatcher.running():
-            yield Trial(bus, store, persistence, registry, letters, service, calls, dispatcher, metrics, reloads)
+            yield Trial(
+                bus, ledger, store, persistence, registry, letters, service, calls, dispatcher, metrics, reloads
+            )
 
 
 def message(role: Role = Role.AI, content: Any = "an answer", **metadata: Any) -> Message:
@@ -170,6 +174,16 @@ def on_its_own(topic: str, payload: Message | bytes) -> Delivery:
 CHANGES: list[tuple[str, Callable[[], Message]]] = [
     (Topics.LLM_RESULTS, message),
     (Topics.TOOLS_RESULTS, lambda: message(Role.TOOL, "found", tool_call_id="call_1", tool_name="web_search")),
+]
+
+
+WORK = [
+    *CHANGES,
+    (Topics.CONTEXT_BUILD_REQUEST, request),
+    (Topics.TOOLS_REQUESTS, lambda: message(content={"name": "search_memory", "args": {"query": "x"}})),
+    (Topics.TOOLS_REGISTER, lambda: message(Role.SYSTEM, definition())),
+    (Topics.TOOLS_UNREGISTER, lambda: message(Role.SYSTEM, {"name": "web_search"})),
+    (Topics.SESSION_STATE, lambda: message(Role.COMMAND, {"op": "set", "state": {"role": "r"}})),
 ]
 
 
@@ -361,17 +375,41 @@ class TestFaults:
         assert trial.metrics.counted == Counter(counted) + Counter({DeadLetterCause.REFUSED: 1})
         assert trial.store.session_states == []
 
-    @pytest.mark.parametrize(("deliveries", "is_poison"), [(6, False), (100, False), (101, True)])
-    async def test_too_many_deliveries(self, deliveries: int, is_poison: bool) -> None:
-        """A result that outlived replicas while the database was away is recorded; what nobody could read is not."""
+    @pytest.mark.parametrize("deliveries", [5, 6, 151])
+    @pytest.mark.parametrize(("topic", "made"), WORK, ids=[topic for topic, _ in WORK])
+    async def test_what_outlived_many_replicas(self, topic: str, made: Callable[[], Message], deliveries: int) -> None:
+        """It was only waiting, so it is dealt with, however often it was handed out."""
         async with dispatching() as trial:
-            delivery = of(Topics.LLM_RESULTS, message(), deliveries=deliveries)
+            delivery = of(topic, made(), deliveries=deliveries)
             await trial.dispatch(delivery)
             await trial.settled(delivery)
-            letters = await trial.letters.newest(10)
-        expected = [(deliveries, "handed out 100 times, and never read to its end")] if is_poison else []
-        assert [(letter.deliveries, letter.reason) for letter in letters] == expected
-        assert trial.metrics.counted == {DeadLetterCause.POISON if is_poison else Event.ROW_RECORDED: 1}
+            assert await trial.letters.count() == 0
+        assert DeadLetterCause.POISON not in trial.metrics.counted
+
+    @pytest.mark.parametrize("died", [5, 6])
+    @pytest.mark.parametrize(("topic", "made"), WORK, ids=[topic for topic, _ in WORK])
+    async def test_what_kills_who_reads_it(self, topic: str, made: Callable[[], Message], died: int) -> None:
+        """Read five times and never to its end, it is not read again; what was in hand with it is."""
+        async with dispatching() as trial:
+            bad, good = of(topic, made(), deliveries=11), of(Topics.LLM_RESULTS, message(), "2-0", deliveries=11)
+            for _ in range(died):
+                await trial.ledger.claim(f"read:{topic}:1-0", "1-0", lease_ms=0)
+            await trial.dispatch(bad, good)
+            letter = await trial.letter()
+            await trial.settled(bad, good)
+        assert (letter.deliveries, letter.reason) == (11, f"read {died} times, and never to its end")
+        assert trial.metrics.counted == {DeadLetterCause.POISON: 1, Event.ROW_RECORDED: 1}
+
+    async def test_a_suspect_while_redis_is_away(self) -> None:
+        """It is read when Redis is back; a claim that could not be given back counts once."""
+        async with dispatching() as trial:
+            trial.ledger.failures.update(claim=1, release=1)
+            delivery = of(Topics.LLM_RESULTS, message(), deliveries=6)
+            with capture_logs() as logs:
+                await trial.dispatch(delivery)
+                await trial.settled(delivery)
+        assert [log["event"] for log in logs].count("reading_delayed") == 1
+        assert trial.metrics.counted == {Event.ROW_RECORDED: 1}
 
     async def test_letters_that_cannot_be_kept(self) -> None:
         """While the bus is away the next message is handled; they are done when their letters are kept."""

@@ -1,6 +1,6 @@
 """From a call of a memory tool to its one result (contract §7)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -118,6 +118,7 @@ async def serving(beside: Replica | None = None, **settings: Any) -> AsyncIterat
         ledger,
         DeadLetterWriter(letters, metrics, None),
         persistence,
+        store.ping,
         RequestSettings(**settings),
         metrics,
     )
@@ -300,6 +301,18 @@ class TestFaults:
         assert replica.metrics.counted == {Event.CALL_FAILED: 1}
         assert replica.revisions() == []
 
+    async def test_replicas_that_die_while_the_store_is_away(self) -> None:
+        """A call that waits for it is not claimed, so their deaths are no attempts."""
+        async with serving() as replica:
+            replica.store.down = True
+            replica.service.offer(calling(update()))
+            await until(_asked_for(replica, "ping", 2))
+            assert replica.ledger.asked["claim"] == 0
+            replica.store.down = False
+            assert len(await replica.results()) == 1
+            await replica.drained()
+        assert replica.revisions() == ["# One"]
+
     async def test_a_fault_of_ours(self) -> None:
         """It is told without its text, and a dead letter names the call."""
         async with serving() as replica:
@@ -332,6 +345,13 @@ class TestFaults:
             assert len(await replica.results()) == 1
             await replica.drained()
         assert replica.revisions() == ["# One"]
+
+
+def _asked_for(replica: Replica, operation: str, times: int) -> Callable[[], Awaitable[bool]]:
+    async def probe() -> bool:
+        return replica.store.calls.count(operation) >= times
+
+    return probe
 
 
 async def _late(replica: Replica, delivery: Delivery) -> dict[str, Any]:
