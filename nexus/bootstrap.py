@@ -12,7 +12,7 @@ import structlog
 
 from nexus.config import Settings
 from nexus.connections import open_bus, open_model, open_store, try_claim
-from nexus.core.concurrency import ungrouped
+from nexus.core.concurrency import supervised, ungrouped
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Reading
 from nexus.core.ports import DocumentStore, RequestLedger, Subscription
@@ -78,13 +78,14 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         partial(_reload, nexus),
         nexus.requests.settings,
         nexus.working_memory.tool_calls if nexus.working_memory else None,
+        nexus.metrics,
     )
     async with anyio.create_task_group() as tasks:
         try:
             await nexus.load_stored()
         except StoreUnavailableError as error:
             _log.warning("database_unavailable_at_start", reason=str(error))
-            tasks.start_soon(_load_later, nexus)
+            tasks.start_soon(supervised, nexus.metrics, "settings", partial(_load_later, nexus))
         shared = work(nexus.settings.bus.max_in_flight, tool_calls=nexus.working_memory is not None)
         async with nexus.bus.consume(shared, NEWS) as subscription, dispatcher.running():
             nexus.state.subscription = subscription

@@ -45,6 +45,7 @@ _ALLOWED: Final = frozenset(
         "sha256",
         "size",
         "states",
+        "task",
         "timestamp",
         "tools",
         "topic",

@@ -1,14 +1,64 @@
-"""What anyio lacks: one error out of a group, draining a stream in batches, back-off, and counting work under way."""
+"""What anyio lacks: tasks that outlive their faults, one error out of a group, draining streams, back-off, counting."""
 
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import anyio
+import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream
 
+from nexus.core.metrics import Event, Metrics
+
+_log = structlog.get_logger(__name__)
 _Item = TypeVar("_Item")
+
+# The pauses before a background task that failed begins again.
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 30.0
+
+
+def report_fault(metrics: Metrics, task: str, error: Exception, **about: Any) -> None:
+    """Log and count an unexpected error of a background task, which goes on."""
+    _log.error("background_fault", task=task, reason=type(error).__name__, exc_info=error, **about)
+    metrics.count(Event.BACKGROUND_FAULT)
+
+
+class OuterHandler:
+    """The outermost handler of a background task: an error that leaves it is reported, and goes no further.
+
+    `failed` says afterwards whether there was one; `about` are fields of the log.
+    """
+
+    def __init__(self, metrics: Metrics, task: str, **about: Any) -> None:
+        self.failed = False
+        self._metrics, self._task, self._about = metrics, task, about
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        """Report an error, but let cancellation and what ends the process pass."""
+        self.failed = isinstance(error, Exception)
+        if isinstance(error, Exception):
+            report_fault(self._metrics, self._task, error, **self._about)
+        return self.failed
+
+
+async def supervised(metrics: Metrics, task: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Run a background task until it returns. After an unexpected error and a pause, which grows, it begins again."""
+    pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    while True:
+        began = anyio.current_time()
+        with OuterHandler(metrics, task) as handler:
+            await run()
+        if not handler.failed:
+            return
+        if anyio.current_time() - began > _LONGEST_PAUSE_S:
+            pauses.end()
+        await pauses.wait()
 
 
 @contextmanager

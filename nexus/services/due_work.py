@@ -14,14 +14,12 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
-import structlog
 
+from nexus.core.concurrency import OuterHandler
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import Event, Metrics
+from nexus.core.metrics import Metrics
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import Row
-
-_log = structlog.get_logger(__name__)
 
 # Renewals of a claim within the time that it holds.
 _RENEWALS: Final = 3
@@ -36,7 +34,10 @@ _LONGEST_PAUSE: Final = timedelta(days=1)
 _MOST_DOUBLINGS: Final = 16
 # Some weeks of them.
 _MOST_ATTEMPTS: Final = 40
-_AFTER_FAULT: Final = timedelta(hours=1)
+# Of what another writer may have stored there.
+_LARGEST_COUNT: Final = 1 << 31
+_AFTER_FAULT_S: Final = 3_600.0
+_TASK: Final = "due_work"
 NOTHING_DUE: Final[Mapping[str, Any]] = {"work": None, "due_at": None}
 
 # Sets these fields of a document if the second ones still have these values; says whether they had.
@@ -153,18 +154,15 @@ async def run_due_work(
 ) -> None:
     """Do due work whenever there is some, up to `at_once` pieces at a time; never returns.
 
-    An exception of `do`, or of a renewal, is counted and leaves the piece to the next claim.
+    After an unexpected error of `do`, which is logged and counted, the piece is tried again after an hour and more.
     """
     places = anyio.Semaphore(at_once)
     async with anyio.create_task_group() as tasks:
         while True:
             await places.acquire()
             claimed = None
-            try:
+            with OuterHandler(metrics, _TASK):
                 claimed = await claim()
-            except Exception as error:  # noqa: BLE001  # one document must not stop the work on all others
-                _log.exception("due_work_failed", reason=type(error).__name__)
-                metrics.count(Event.BACKGROUND_FAULT)
             if claimed:
                 tasks.start_soon(_hold, claimed, do, places, metrics)
                 # Large documents must not stay in memory until the next claim.
@@ -179,42 +177,52 @@ async def _hold(
 ) -> None:
     """Do the work while keeping the claim."""
 
-    async def guard(work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001  # one document must not stop the work on all others
-            _log.exception("due_work_failed", reason=type(error).__name__)
-            metrics.count(Event.BACKGROUND_FAULT)
+    async def keep() -> None:
+        with OuterHandler(metrics, _TASK):
+            await claimed.keep()
+
+    async def work() -> None:
+        with OuterHandler(metrics, _TASK, run_id=str(claimed.document.get("run_id"))) as handler:
+            await do(claimed)
+        if handler.failed:
+            with OuterHandler(metrics, _TASK), suppress(StoreUnavailableError, StoreRejectedError):
+                await claimed.finish(after_unusable_reply(claimed.document, _AFTER_FAULT_S))
+            # Where that was not written, the piece is left to the next claim, when this one has run out.
             claimed.abandon()
 
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(guard, claimed.keep)
-            await guard(partial(do, claimed))
+            tasks.start_soon(keep)
+            await work()
             tasks.cancel_scope.cancel()
     finally:
-        with anyio.move_on_after(_GIVE_BACK_S, shield=True):
-            await guard(claimed.give_back)
+        with anyio.move_on_after(_GIVE_BACK_S, shield=True), OuterHandler(metrics, _TASK):
+            await claimed.give_back()
         places.release()
 
 
 def after_delay(document: Row, again_s: float) -> dict[str, Any]:
     """The changes to a document for which the model could not be asked."""
-    delays = document.get("delays") or 0
+    delays = _count(document, "delays")
     return {"delays": delays + 1, "due_at": utc_now() + _pause(again_s, delays, _LONGEST_DELAY)}
 
 
 def after_unusable_reply(document: Row, again_s: float) -> dict[str, Any]:
     """The changes to a document for which the model gave an unusable reply; the last time nothing is due any more."""
-    attempts = (document.get("attempts") or 0) + 1
+    attempts = attempts_at(document) + 1
     if attempts >= _MOST_ATTEMPTS:
         return {"attempts": attempts, **NOTHING_DUE}
     return {"attempts": attempts, "due_at": utc_now() + _pause(again_s, attempts - 1, _LONGEST_PAUSE)}
 
 
-def after_fault() -> dict[str, Any]:
-    """The changes to a document on which the work failed unexpectedly."""
-    return {"due_at": utc_now() + _AFTER_FAULT}
+def attempts_at(document: Row) -> int:
+    """How often the work on a document gave nothing of use; 0 where what it holds there is no number."""
+    return _count(document, "attempts")
+
+
+def _count(document: Row, name: str) -> int:
+    number = document.get(name)
+    return number if isinstance(number, int) and 0 <= number < _LARGEST_COUNT else 0
 
 
 def _pause(again_s: float, before: int, longest: timedelta) -> timedelta:

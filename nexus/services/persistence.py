@@ -20,7 +20,7 @@ import anyio
 import structlog
 from pydantic_core import from_json
 
-from nexus.core.concurrency import Pauses
+from nexus.core.concurrency import Pauses, supervised
 from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import Message, Topics, new_row_id, utc_now
@@ -80,7 +80,8 @@ class PersistenceService:
         """Write what is offered, and drain the outbox, until the context ends. `flush` first, to lose nothing."""
         async with anyio.create_task_group() as tasks:
             if self._outbox:
-                tasks.start_soon(OutboxDrainer(self._outbox, self._store, self._metrics, self._recorded).run)
+                drainer = OutboxDrainer(self._outbox, self._store, self._metrics, self._recorded)
+                tasks.start_soon(supervised, self._metrics, "outbox", drainer.run)
             async with self._recorder.running():
                 yield self
             tasks.cancel_scope.cancel()
@@ -289,9 +290,6 @@ class OutboxDrainer:
                 pauses.end()
             except (BusUnavailableError, StoreUnavailableError) as error:
                 _log.warning("outbox_not_drained", reason=str(error))
-            except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
-                _log.exception("outbox_failed", reason=type(error).__name__)
-                self._metrics.count(Event.BACKGROUND_FAULT)
 
     async def drain(self) -> int:
         """Look once through the outbox and write its rows, past those that stay. Returns how many left it.

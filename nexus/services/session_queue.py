@@ -10,20 +10,20 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Final, Generic, Self, TypeVar
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 
-from nexus.core.concurrency import Pauses, Pending
+from nexus.core.concurrency import Pauses, Pending, report_fault, supervised
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import Event, Metrics, NoMetrics
+from nexus.core.metrics import Metrics, NoMetrics
 
-_log = structlog.get_logger(__name__)
 _Item = TypeVar("_Item")
 
+_TASK: Final = "session_queue"
 # Sessions that are written at once.
 _WORKERS: Final = 4
 _MOST_WAITING: Final = 10_000
@@ -87,7 +87,7 @@ class SessionQueue(Generic[_Item]):
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             for key in self._sessions:
-                tasks.start_soon(self._work_on, key)
+                self._start(key)
             try:
                 yield self
             finally:
@@ -104,8 +104,7 @@ class SessionQueue(Generic[_Item]):
         session = self._sessions.get(key)
         if session is None:
             session = self._sessions[key] = _Session()
-            if self._tasks:
-                self._tasks.start_soon(self._work_on, key)
+            self._start(key)
         session.waiting.append((item, size))
         session.accepted += 1
         if at_once:
@@ -133,6 +132,10 @@ class SessionQueue(Generic[_Item]):
                 session.wanted.set()
             await self.pending.none()
 
+    def _start(self, key: Key) -> None:
+        if self._tasks:
+            self._tasks.start_soon(supervised, self._metrics, _TASK, partial(self._work_on, key))
+
     async def _work_on(self, key: Key) -> None:
         """Do all writes of a session, and those that come meanwhile."""
         session, pauses, most = self._sessions[key], Pauses(), _MOST_WAITING
@@ -153,8 +156,7 @@ class SessionQueue(Generic[_Item]):
                 continue
             except Exception as error:  # noqa: BLE001  # one session must not stop the others
                 if not isinstance(error, StoreRejectedError | ValueError):
-                    _log.exception("session_write_failed", reason=type(error).__name__)
-                    self._metrics.count(Event.BACKGROUND_FAULT)
+                    report_fault(self._metrics, _TASK, error)
                 if count > 1:
                     most = count // 2
                     continue

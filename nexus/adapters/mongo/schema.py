@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pymongo
 from bson import ObjectId, Regex, json_util
+from bson.code import Code
 from bson.codec_options import CodecOptions, DatetimeConversion, TypeDecoder, TypeRegistry
 from bson.dbref import DBRef
 from bson.errors import BSONError
@@ -33,13 +34,25 @@ class _NoReferences(TypeDecoder):
         return dict(value.as_doc())
 
 
+class _NoCode(TypeDecoder):
+    """JavaScript is decoded as its text: `Code` is a `str` that has no hash and equals no text."""
+
+    @property
+    def bson_type(self) -> type[Code]:
+        return Code
+
+    def transform_bson(self, value: Code) -> str:
+        return str(value)
+
+
 # Dates that Python cannot hold and text that is not UTF-8 come through changed rather than spoil the rows around them.
-CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
+EXACT_CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     tz_aware=True,
     datetime_conversion=DatetimeConversion.DATETIME_AUTO,
     unicode_decode_error_handler="replace",
     type_registry=TypeRegistry([_NoReferences()]),
 )
+CODEC: Final = EXACT_CODEC.with_options(type_registry=TypeRegistry([_NoReferences(), _NoCode()]))
 NEWEST_FIRST: Final = [("timestamp", DESCENDING), ("_id", DESCENDING)]
 OLDEST_FIRST: Final = [("timestamp", ASCENDING), ("_id", ASCENDING)]
 NOT_SHOWN: Final = [form for role in ("TOOL", "SYSTEM", "COMMAND") for form in (role, role.lower(), role.title())]

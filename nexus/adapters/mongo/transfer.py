@@ -33,7 +33,7 @@ from nexus.adapters.mongo.client import (
     insert_until_duplicate,
     read_one,
 )
-from nexus.adapters.mongo.schema import CODEC, STORED_IN_SESSION, id_text, of_session
+from nexus.adapters.mongo.schema import EXACT_CODEC, STORED_IN_SESSION, id_text, of_session
 from nexus.core.ports import Row
 
 _PAGE: Final = 500
@@ -111,12 +111,12 @@ class MongoTransfer(Operations):
 
     def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         super().__init__(calls, indexed)
-        self._messages = messages
+        self._messages = messages.with_options(codec_options=EXACT_CODEC)
 
     def checked(self, document: Row) -> Row:
         """The document as it is read again once it is stored."""
         try:
-            encoded = bson.encode(document, codec_options=CODEC)
+            encoded = bson.encode(document, codec_options=EXACT_CODEC)
         except OverflowError:
             raise ValueError("a whole number of more than 64 bits; no document may have one") from None
         except (BSONError, UnicodeEncodeError, TypeError) as error:
@@ -125,7 +125,7 @@ class MongoTransfer(Operations):
             raise ValueError(f"no document can hold it: {type(error).__name__}") from None
         if len(encoded) > _MOST_BYTES:
             raise ValueError(f"as a document it has more than {_MOST_BYTES} bytes")
-        row: Row = bson.decode(encoded, codec_options=CODEC)
+        row: Row = bson.decode(encoded, codec_options=EXACT_CODEC)
         return row
 
     def row_id(self, row: Row) -> str:

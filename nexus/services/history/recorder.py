@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import time
 from typing import Final, Self
 
@@ -24,7 +25,7 @@ import structlog
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from nexus.core.concurrency import Pauses, Pending
+from nexus.core.concurrency import OuterHandler, Pauses, Pending, supervised
 from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import new_row_id, seconds_of, utc_now
@@ -36,6 +37,7 @@ from nexus.services.history.rows import clamp_timestamp, of_run
 _log = structlog.get_logger(__name__)
 
 DEFAULT_SESSION: Final = "default"
+_TASK: Final = "recorder"
 # Results of a run come within minutes. For an older run the ledger is asked, in a round trip of its own.
 _KNOWN_RUNS: Final = 5_000
 _MAIN: Final = RunOrigin(DEFAULT_SESSION)
@@ -243,7 +245,7 @@ class Recorder:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 for _ in range(_WRITERS):
-                    tasks.start_soon(self._write_batches, receive)
+                    tasks.start_soon(supervised, self._metrics, _TASK, partial(self._write_batches, receive))
                 self._send = send
                 try:
                     yield self
@@ -314,13 +316,15 @@ class Recorder:
 
     async def _attempt(self, batch: Sequence[_Waiting]) -> list[tuple[Row, Outcome]]:
         """Insert rows; after an unexpected exception each by itself, for one must not keep the others unwritten."""
-        try:
-            return await self._insert(batch)
-        except Exception as error:  # noqa: BLE001  # a fault that may pass loses no row
-            self._log_fault(error, len(batch))
-            if len(batch) == 1:
-                batch[0].faults += 1
-                return [(batch[0].row, StoreUnavailableError(f"unexpected: {type(error).__name__}"))]
+        inserted: list[tuple[Row, Outcome]] = []
+        with OuterHandler(self._metrics, _TASK, rows=len(batch)) as handler:
+            inserted = await self._insert(batch)
+        if not handler.failed:
+            return inserted
+        if len(batch) == 1:
+            # A fault that may pass loses no row.
+            batch[0].faults += 1
+            return [(batch[0].row, StoreUnavailableError("an unexpected error"))]
         alone = [inserted for item in batch for inserted in await self._attempt([item])]
         # One that is there now may have been written by the attempt that failed.
         return [(row, True if outcome is False else outcome) for row, outcome in alone]
@@ -334,14 +338,9 @@ class Recorder:
             self._send.send_nowait(item)
 
     async def _report(self, row: Row) -> None:
-        try:
+        # The row is written, whatever is made of it.
+        with OuterHandler(self._metrics, _TASK, rows=1):
             await self._recorded(row)
-        except Exception as error:  # noqa: BLE001  # the row is written, whatever is made of it
-            self._log_fault(error, 1)
-
-    def _log_fault(self, error: Exception, rows: int) -> None:
-        _log.exception("recording_failed", rows=rows, reason=type(error).__name__)
-        self._metrics.count(Event.BACKGROUND_FAULT)
 
     def _settle(self, item: _Waiting) -> None:
         item.settled()

@@ -25,9 +25,9 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from nexus.core.concurrency import Pauses
+from nexus.core.concurrency import OuterHandler, Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import Event, Metrics
+from nexus.core.metrics import Metrics
 from nexus.core.models import is_internal, parse_moment, to_milliseconds, utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
 from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, CompactionRequest, Detail
@@ -242,19 +242,17 @@ class BackgroundCompactions:
         return job
 
     async def _run(self, request: CompactionRequest, job: CompactionJob, long: bool) -> None:  # start_soon: positional
-        try:
-            async with self._long if long else nullcontext():
-                job.made = await self._compact(request)
-        except (StoreUnavailableError, StoreRejectedError) as error:
-            job.failed = True
-            _log.warning("compaction_delayed", run_id=request.run_id, reason=str(error))
-        except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
-            job.failed = True
-            _log.exception("compaction_failed", run_id=request.run_id, reason=type(error).__name__)
-            self._metrics.count(Event.BACKGROUND_FAULT)
-        finally:
-            del self._jobs[request.session]
-            job.done.set()
+        job.failed = True
+        with OuterHandler(self._metrics, "compaction", run_id=request.run_id):
+            try:
+                async with self._long if long else nullcontext():
+                    job.made = await self._compact(request)
+                job.failed = False
+            except (StoreUnavailableError, StoreRejectedError) as error:
+                _log.warning("compaction_delayed", run_id=request.run_id, reason=str(error))
+            finally:
+                del self._jobs[request.session]
+                job.done.set()
 
 
 def draft(

@@ -41,8 +41,8 @@ from nexus.services.due_work import (
     WorkSettings,
     WorkSignal,
     after_delay,
-    after_fault,
     after_unusable_reply,
+    attempts_at,
     claim_due,
     run_due_work,
 )
@@ -131,12 +131,6 @@ class SummaryRefiner:
             _log.error("refined_summary_rejected", run_id=run_id, reason=str(error))
             with suppress(StoreUnavailableError):
                 await claimed.finish(NOTHING_DUE)
-        except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
-            _log.exception("refining_failed", run_id=run_id, reason=type(error).__name__)
-            self._metrics.count(Event.BACKGROUND_FAULT)
-            with suppress(StoreUnavailableError):
-                attempts = (claimed.document.get("attempts") or 0) + 1
-                await claimed.finish({"attempts": attempts, **after_fault()})
 
     async def _refine(self, claimed: WorkClaim) -> None:
         document = claimed.document
@@ -212,4 +206,4 @@ class SummaryRefiner:
 
 def _holds_up(compaction: Row) -> bool:
     is_due = compaction.get("work") == REFINE and isinstance(compaction.get("due_at"), datetime)
-    return is_due and (compaction.get("attempts") or 0) < _HOLDS_UP
+    return is_due and attempts_at(compaction) < _HOLDS_UP

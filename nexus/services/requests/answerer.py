@@ -24,7 +24,7 @@ import anyio
 import structlog
 from anyio.streams.memory import MemoryObjectSendStream
 
-from nexus.core.concurrency import Pending
+from nexus.core.concurrency import Pending, supervised
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading, Stage
 from nexus.core.models import Message
@@ -41,6 +41,7 @@ from nexus.services.requests.envelope import IncomingRequest, RequestSettings, r
 
 _log = structlog.get_logger(__name__)
 
+_TASK: Final = "requests"
 # Refusals that may wait, and how many are answered at once. Beyond that requests are dropped and logged: a sender that
 # resends asks again.
 _MOST_REFUSALS: Final = 4_096
@@ -110,10 +111,10 @@ class RequestService:
         with self._to_answer, self._accepted, self._to_refuse, self._surplus:
             async with anyio.create_task_group() as tasks:
                 for _ in range(self.settings.max_in_flight):
-                    tasks.start_soon(self._answer_all)
+                    tasks.start_soon(supervised, self._metrics, _TASK, self._answer_all)
                 for _ in range(_REFUSERS):
-                    tasks.start_soon(self._refuse_all)
-                tasks.start_soon(self._answerer.claims.renew_all)
+                    tasks.start_soon(supervised, self._metrics, _TASK, self._refuse_all)
+                tasks.start_soon(supervised, self._metrics, "leases", self._answerer.claims.renew_all)
                 try:
                     yield self
                 finally:

@@ -22,8 +22,9 @@ from typing import Final, TypeVar
 import anyio
 import structlog
 
+from nexus.core.concurrency import OuterHandler
 from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, UnreadablePayloadError
-from nexus.core.metrics import DeadLetterCause, Event, Metrics
+from nexus.core.metrics import DeadLetterCause, Metrics
 from nexus.core.ports import (
     Acquired,
     Announced,
@@ -76,16 +77,14 @@ class DeadLetterWriter:
         body = payload if self._bodies_up_to is not None and len(payload) <= self._bodies_up_to else None
         letter = DeadLetter(delivery.topic, reason, sha256, len(payload), delivery.deliveries, message_id, body)
         while True:
-            try:
-                await self._dead_letters.keep(letter)
-            except BusUnavailableError as error:
-                _log.error("dead_letter_not_kept", topic=delivery.topic, sha256=sha256, reason=str(error))
-                if delivery.shared and not isinstance(error, BusRefusedError):
-                    await anyio.sleep(PAUSE_S)
-                    continue
-            except Exception:  # noqa: BLE001  # one letter must not end the service
-                _log.exception("dead_letter_not_kept", topic=delivery.topic, sha256=sha256)
-                self._metrics.count(Event.BACKGROUND_FAULT)
+            with OuterHandler(self._metrics, "dead_letters", topic=delivery.topic, sha256=sha256):
+                try:
+                    await self._dead_letters.keep(letter)
+                except BusUnavailableError as error:
+                    _log.error("dead_letter_not_kept", topic=delivery.topic, sha256=sha256, reason=str(error))
+                    if delivery.shared and not isinstance(error, BusRefusedError):
+                        await anyio.sleep(PAUSE_S)
+                        continue
             return
 
 
@@ -197,13 +196,11 @@ class Claims:
                     tasks.start_soon(self._renew, claim)
 
     async def _renew(self, claim: Acquired) -> None:
-        try:
-            await self._ledger.renew(claim, self._settings.granted_ms)
-        except BusUnavailableError as error:
-            _log.warning("lease_not_renewed", request_id=claim.key, reason=str(error))
-        except Exception:  # noqa: BLE001  # one lease must not end the renewal of all others
-            _log.exception("lease_not_renewed", request_id=claim.key)
-            self._metrics.count(Event.BACKGROUND_FAULT)
+        with OuterHandler(self._metrics, "leases", request_id=claim.key):
+            try:
+                await self._ledger.renew(claim, self._settings.granted_ms)
+            except BusUnavailableError as error:
+                _log.warning("lease_not_renewed", request_id=claim.key, reason=str(error))
 
     async def _release(self, claim: Acquired) -> None:
         try:

@@ -17,9 +17,9 @@ from typing import Final, Self
 import anyio
 import structlog
 
-from nexus.core.concurrency import Pending
+from nexus.core.concurrency import OuterHandler, Pending, supervised
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
-from nexus.core.metrics import DeadLetterCause
+from nexus.core.metrics import DeadLetterCause, Metrics, NoMetrics
 from nexus.core.models import Message, Topics
 from nexus.core.ports import Bus, Delivery, Work
 from nexus.core.wire import EnvelopeError
@@ -33,6 +33,7 @@ from nexus.services.tools.registry import ToolCatalog
 
 _log = structlog.get_logger(__name__)
 
+_TASK: Final = "dispatcher"
 _MOST_RESULTS: Final = 256
 _MOST_TOOLS: Final = 64
 _MOST_STATES: Final = 64
@@ -83,6 +84,7 @@ class Dispatcher:
         reload: Callable[[], Awaitable[None]],
         settings: RequestSettings,
         tool_calls: ToolCallService | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._bus = bus
         self._requests = requests
@@ -94,6 +96,7 @@ class Dispatcher:
         self._reload = reload
         self._settings = settings
         self._tool_calls = tool_calls
+        self._metrics = metrics or NoMetrics()
         self.pending = Pending()
         self._letters, self._unwritten = anyio.create_memory_object_stream[tuple[Delivery, _Fault]](_MOST_LETTERS)
         self._reload_wanted = anyio.Event()
@@ -102,9 +105,9 @@ class Dispatcher:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Keep dead letters and reload settings until the context ends."""
-        async with self._tasks:
-            self._tasks.start_soon(self._write_letters)
-            self._tasks.start_soon(self._reload_when_wanted)
+        async with self._letters, self._unwritten, self._tasks:
+            self._tasks.start_soon(supervised, self._metrics, "dead_letters", self._write_letters)
+            self._tasks.start_soon(supervised, self._metrics, "settings", self._reload_when_wanted)
             try:
                 yield self
             finally:
@@ -116,18 +119,26 @@ class Dispatcher:
             async for delivery in deliveries:
                 if delivery.deliveries > MOST_TRUSTED_DELIVERIES:
                     self._tasks.start_soon(self._dispatch_suspect, delivery)
-                elif fault := self._dispatch(delivery):
-                    self._dead_letter(delivery, fault)
+                else:
+                    self._dispatch(delivery)
         finally:
             ended.set()
 
     async def _dispatch_suspect(self, delivery: Delivery) -> None:
-        reason = await self._suspects.read(delivery)
-        fault = _Fault(reason, DeadLetterCause.POISON) if reason else self._dispatch(delivery)
+        if reason := await self._suspects.read(delivery):
+            self._dead_letter(delivery, _Fault(reason, DeadLetterCause.POISON))
+        else:
+            self._dispatch(delivery)
+
+    def _dispatch(self, delivery: Delivery) -> None:
+        """Pass on a message, or make it a dead letter."""
+        fault: _Fault | None = _Fault("passing it on failed", DeadLetterCause.POISON)
+        with OuterHandler(self._metrics, _TASK, topic=delivery.topic):
+            fault = self._pass_on(delivery)
         if fault:
             self._dead_letter(delivery, fault)
 
-    def _dispatch(self, delivery: Delivery) -> _Fault | None:
+    def _pass_on(self, delivery: Delivery) -> _Fault | None:
         """Pass on a message. Returns the fault of an unusable one."""
         if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
             self._requests.offer(delivery)
@@ -142,9 +153,9 @@ class Dispatcher:
             return _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
         except UnreadablePayloadError as error:
             return _Fault(str(error), DeadLetterCause.UNREADABLE)
-        return self._pass_on(delivery, message)
+        return self._offer(delivery, message)
 
-    def _pass_on(self, delivery: Delivery, message: Message) -> _Fault | None:
+    def _offer(self, delivery: Delivery, message: Message) -> _Fault | None:
         match delivery.topic:
             case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
                 settled = partial(self._bus.done, delivery)
@@ -182,7 +193,7 @@ class Dispatcher:
         if not delivery.shared:
             return _Fault("too much is waiting to be recorded", DeadLetterCause.BACKLOG, message.id)
         # Of shared deliveries no more wait here than the bus hands out at once.
-        self._tasks.start_soon(_offer_until_taken, offer)
+        self._tasks.start_soon(supervised, self._metrics, _TASK, partial(_offer_until_taken, offer))
         return None
 
     async def _reload_when_wanted(self) -> None:
@@ -202,13 +213,12 @@ class Dispatcher:
             self.pending.begin()
 
     async def _write_letters(self) -> None:
-        with self._letters, self._unwritten:
-            async for delivery, fault in self._unwritten:
-                await self._dead_letters.write(delivery, fault.reason, fault.cause, fault.message_id)
-                self._bus.done(delivery)
-                self.pending.end()
-                # Its payload may be large, and the next letter far away.
-                del delivery
+        async for delivery, fault in self._unwritten:
+            await self._dead_letters.write(delivery, fault.reason, fault.cause, fault.message_id)
+            self._bus.done(delivery)
+            self.pending.end()
+            # Its payload may be large, and the next letter far away.
+            del delivery
 
 
 async def _offer_until_taken(offer: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Self
 import anyio
 import structlog
 
-from nexus.core.concurrency import Pauses, Pending
+from nexus.core.concurrency import Pauses, Pending, supervised
 from nexus.core.errors import BusRefusedError, BusUnavailableError, StoreUnavailableError, UnreadablePayloadError
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Topics
@@ -39,6 +39,7 @@ from nexus.services.requests.envelope import RequestSettings, ToolCallRequest, m
 _log = structlog.get_logger(__name__)
 
 MOST_CALLS: Final = 64
+_TASK: Final = "tool_calls"
 _MOST_WAITING: Final = 1_024
 _MOST_WAITING_BYTES: Final = 64 << 20
 # The longest wait for the store.
@@ -102,8 +103,8 @@ class ToolCallService:
         with self._send, self._receive:
             async with anyio.create_task_group() as tasks:
                 for _ in range(MOST_CALLS):
-                    tasks.start_soon(self._answer_all)
-                tasks.start_soon(self._claims.renew_all)
+                    tasks.start_soon(supervised, self._metrics, _TASK, self._answer_all)
+                tasks.start_soon(supervised, self._metrics, "leases", self._claims.renew_all)
                 try:
                     yield self
                 finally:

@@ -19,9 +19,9 @@ from typing import Any, Final, Self
 import anyio
 import structlog
 
-from nexus.core.concurrency import Pending
+from nexus.core.concurrency import OuterHandler, Pending, supervised
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import Event, Metrics, NoMetrics
+from nexus.core.metrics import Metrics, NoMetrics
 from nexus.core.models import Message, Topics, trusted_time
 from nexus.core.ports import DocumentStore
 from nexus.core.wire import is_deeper
@@ -35,6 +35,7 @@ _DEEPEST: Final = 32
 _PAIR: Final = 2
 _MOST_WAITING: Final = 256
 _PAUSE_S: Final = 1.0
+_TASK: Final = "tool_catalog"
 
 
 class ToolRegistry:
@@ -207,8 +208,8 @@ class ToolCatalog:
     async def running(self) -> AsyncIterator[Self]:
         """Store accepted changes and refresh, until the context ends."""
         async with self._send, self._receive, anyio.create_task_group() as tasks:
-            tasks.start_soon(self._store_changes)
-            tasks.start_soon(self._refresh_forever)
+            tasks.start_soon(supervised, self._metrics, _TASK, self._store_changes)
+            tasks.start_soon(supervised, self._metrics, _TASK, self._refresh_forever)
             try:
                 yield self
             finally:
@@ -258,11 +259,8 @@ class ToolCatalog:
 
     async def _store_changes(self) -> None:
         async for change in self._receive:
-            try:
+            with OuterHandler(self._metrics, _TASK, name=change.name):
                 await self._store(change)
-            except Exception as error:  # noqa: BLE001  # the outermost handler: one change must not stop the others
-                _log.exception("tool_refused", name=change.name, reason=type(error).__name__)
-                self._metrics.count(Event.BACKGROUND_FAULT)
             self.pending.end()
             if change.settled:
                 change.settled()
@@ -291,6 +289,3 @@ class ToolCatalog:
                 await self.refresh()
             except (StoreUnavailableError, StoreRejectedError) as error:
                 _log.warning("tools_not_refreshed", reason=str(error))
-            except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
-                _log.exception("tools_not_refreshed", reason=type(error).__name__)
-                self._metrics.count(Event.BACKGROUND_FAULT)

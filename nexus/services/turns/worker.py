@@ -28,7 +28,6 @@ from nexus.services.due_work import (
     WorkSettings,
     WorkSignal,
     after_delay,
-    after_fault,
     after_unusable_reply,
     claim_due,
     run_due_work,
@@ -137,11 +136,6 @@ class TurnWorker:
             _log.error("turn_refused", run_id=run_id, reason=str(error))
             with suppress(StoreUnavailableError):
                 await claimed.finish(changes_by_refusal(claimed.document))
-        except Exception as error:  # noqa: BLE001  # one turn must not stop the work on all others
-            _log.exception("turn_work_failed", run_id=run_id, reason=type(error).__name__)
-            self._metrics.count(Event.BACKGROUND_FAULT)
-            with suppress(StoreUnavailableError):
-                await claimed.finish(after_fault())
 
     async def _close(self, claimed: WorkClaim) -> None:
         """Write the facts of a turn that is over."""

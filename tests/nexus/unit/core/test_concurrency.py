@@ -1,10 +1,15 @@
 """What anyio lacks."""
 
+import asyncio
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from nexus.core.concurrency import Pending, items_of
+from nexus.core.concurrency import OuterHandler, Pending, items_of, supervised
+from nexus.core.metrics import Event
+from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.virtual_time import VirtualLoop
 from tests.nexus.support.waiting import PATIENCE_S
 
 
@@ -64,3 +69,29 @@ async def test_pending_work_is_waited_for() -> None:
             tasks.start_soon(work)
             await pending.none()
             assert pending.count == 0
+
+
+def test_a_task_that_fails_begins_again() -> None:
+    """Each fault is counted and followed by a longer pause, until the task ends by itself."""
+    metrics, begun = RecordingMetrics(), list[float]()
+
+    async def run() -> None:
+        begun.append(anyio.current_time())
+        if len(begun) < 12:
+            raise RuntimeError("boom")
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(supervised(metrics, "a task", run))
+    assert metrics.counted == {Event.BACKGROUND_FAULT: 11}
+    assert begun[1] - begun[0] < 0.2
+    assert 15 <= begun[11] - begun[10] <= 30
+
+
+async def test_what_ends_a_task_passes_the_outer_handler() -> None:
+    """Cancellation is no fault."""
+    metrics = RecordingMetrics()
+    with anyio.CancelScope() as scope, OuterHandler(metrics, "a task") as handler:
+        scope.cancel()
+        await checkpoint()
+    assert scope.cancelled_caught
+    assert (handler.failed, metrics.counted) == (False, {})

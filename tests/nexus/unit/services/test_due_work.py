@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
@@ -66,16 +66,15 @@ def test_a_store_that_takes_no_renewals(error: Exception) -> None:
     assert (metrics.counted[Event.BACKGROUND_FAULT] > 0) == isinstance(error, RuntimeError)
 
 
-def test_failed_work_is_left_until_its_claim_ends() -> None:
-    """It is not due at once, else a fault that stays would be repeated without a pause; it is counted."""
-    document: dict[str, Any] = {"id": "a", "due_at": LONG_AGO}
-    ends: list[datetime] = []
+@pytest.mark.parametrize("attempts", [0, "many", float("nan"), -1, 2**63 - 1])
+def test_failed_work_is_tried_again_later(attempts: Any) -> None:
+    """After an hour and not at once, else a fault that stays would be repeated without a pause; it is counted."""
+    document: dict[str, Any] = {"id": "a", "due_at": LONG_AGO, "attempts": attempts}
 
     async def claim(now: datetime, until: datetime) -> Row | None:
         if document["due_at"] > now:
             return None
         document["due_at"] = until
-        ends.append(until)
         return {**document}
 
     async def write(_document: Row, changes: Mapping[str, Any], _seen: Mapping[str, Any]) -> bool:
@@ -95,7 +94,8 @@ def test_failed_work_is_left_until_its_claim_ends() -> None:
     metrics = RecordingMetrics()
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(served())
-    assert [document["due_at"]] == ends
+    assert document["attempts"] == 1
+    assert timedelta(minutes=59) < document["due_at"] - utc_now() <= timedelta(hours=1)
     assert metrics.counted == {Event.BACKGROUND_FAULT: 1}
 
 
