@@ -1,14 +1,16 @@
 """The reference requester: what an orchestrator does to get a context (contract §1.5).
 
 It publishes a request, sends the same bytes again until it is answered or its deadline ends, and takes the first answer
-to its id. A bus that keeps messages takes the request once, however often it is sent. The client listens on a topic of
-its own, so it never sees the answers of other requesters; what is no answer is ignored. Where the bus has keys it signs
-its requests, and ignores answers whose signature does not hold.
+that names its id, run, owner and bytes. A bus that keeps messages takes the request once, however often it is sent.
+Where the bus has keys the client signs its requests, and believes no answer without a signature that holds. Anything
+else on its topic is counted, and the wait goes on.
 """
 
+import hashlib
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import anyio
@@ -24,10 +26,6 @@ _DEADLINE_MS: Final = (100, 60_000)
 _LARGEST_ANSWER: Final = 256 << 20
 # The pause after a failed publish, and the first after one that no subscriber received.
 _PAUSE_S: Final = 0.1
-# Errors that a copy of the request gets, sent under its id by a stranger without a key, and those that such a copy gets
-# in addition where signatures are not required. Where there are keys, these count only when nothing better has come.
-_OF_ANOTHER_COPY: Final = frozenset({ErrorCode.UNAUTHENTICATED, ErrorCode.ID_CONFLICT})
-_OF_AN_UNSIGNED_COPY: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.PAYLOAD_TOO_LARGE})
 
 
 class AnswerError(RequestError):
@@ -41,11 +39,22 @@ class AnswerError(RequestError):
 Outcome = dict[str, Any] | AnswerError
 
 
+@dataclass
 class _Waiting:
-    def __init__(self) -> None:
-        self.answered = anyio.Event()
-        self.outcome: Outcome | None = None
-        self.doubtful: AnswerError | None = None
+    """A request, and its outcome once it has been `answered`."""
+
+    message: Message
+    payload: bytes
+    sha256: str
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    outcome: Outcome | None = None
+
+    def outcome_in(self, answer: Message) -> Outcome | None:
+        """What this answer says; None for one to another run, owner or payload, and for what is no answer."""
+        # A service of release 0.1 does not say which bytes it answers.
+        answered = (answer.run_id, answer.owner_key, answer.metadata.get("request_sha256", self.sha256))
+        asked = (self.message.run_id, self.message.owner_key, self.sha256)
+        return _outcome(answer.content) if answered == asked else None
 
 
 class ContextClient:
@@ -53,7 +62,8 @@ class ContextClient:
 
     Attributes:
         unheard: how often a request was sent that no subscriber received; it is soon sent again.
-        disbelieved: how many answers came without a valid signature.
+        disbelieved: how many messages on its topic could not be read or believed, or answered another run, owner or
+            payload than the request that they named.
     """
 
     def __init__(self, bus: Bus, *, resend_s: float = 1.0, signing: Signing | None = None) -> None:
@@ -61,6 +71,8 @@ class ContextClient:
         self.disbelieved = 0
         self._bus = bus
         self._signing = signing
+        # A service with keys signs every answer.
+        self._verifying = replace(signing, required=True) if signing else None
         self._resend_s = resend_s
         self._shortest_pause = min(resend_s, _PAUSE_S)
         self._reply_to = f"client-{uuid.uuid4().hex}"
@@ -97,15 +109,11 @@ class ContextClient:
             content=run.model_dump(mode="json"),
             metadata={"reply_to": self._reply_to, "deadline_ms": deadline_ms},
         )
-        waiting = self._waiting[message.id] = _Waiting()
+        payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=self._signing)
+        waiting = self._waiting[message.id] = _Waiting(message, payload, hashlib.sha256(payload).hexdigest())
         try:
-            payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=self._signing)
             with anyio.fail_after(timeout):
-                outcome = await self._ask(message.id, payload, waiting)
-        except TimeoutError:
-            if waiting.doubtful is None:
-                raise
-            outcome = waiting.doubtful
+                outcome = await self._ask(waiting)
         finally:
             del self._waiting[message.id]
         if isinstance(outcome, AnswerError):
@@ -123,13 +131,14 @@ class ContextClient:
         """
         message = state_message(owner_key, content, session_id)
         payload = encode(message, topic=Topics.SESSION_STATE, signing=self._signing)
-        return await self._bus.publish(Topics.SESSION_STATE, payload, once=message.id)
+        return await self._bus.publish(Topics.SESSION_STATE, payload)
 
-    async def _ask(self, request_id: str, payload: bytes, waiting: _Waiting) -> Outcome:
+    async def _ask(self, waiting: _Waiting) -> Outcome:
         pause = self._shortest_pause
         while waiting.outcome is None:
             try:
-                received = await self._bus.publish(Topics.CONTEXT_BUILD_REQUEST, payload, once=request_id)
+                # Under the name of its bytes: under its id, another sender's message could have been taken already.
+                received = await self._bus.publish(Topics.CONTEXT_BUILD_REQUEST, waiting.payload, once=waiting.sha256)
             except BusUnavailableError:
                 # Whether it was received is unknown; the same bytes again do no harm.
                 await anyio.sleep(self._shortest_pause)
@@ -143,31 +152,24 @@ class ContextClient:
                 await waiting.answered.wait()
         return waiting.outcome
 
-    def _may_be_of_a_copy(self, code: ErrorCode) -> bool:
-        if self._signing is None:
-            return False
-        return code in _OF_ANOTHER_COPY or (code in _OF_AN_UNSIGNED_COPY and not self._signing.required)
-
     async def _receive(self, subscription: Subscription) -> None:
         async for delivery in subscription:
             try:
                 message = decode(
-                    delivery.payload, max_bytes=_LARGEST_ANSWER, topic=delivery.topic, signing=self._signing
+                    delivery.payload, max_bytes=_LARGEST_ANSWER, topic=delivery.topic, signing=self._verifying
                 )
-            except EnvelopeError as error:
-                self.disbelieved += error.code is ErrorCode.UNAUTHENTICATED
-                continue
-            except UnreadablePayloadError:
+            except (EnvelopeError, UnreadablePayloadError):
+                self.disbelieved += 1
                 continue
             waiting = self._waiting.get(str(message.metadata.get("request_id")))
-            outcome = _outcome(message.content)
-            if waiting is None or waiting.outcome is not None or outcome is None:
+            if waiting is None or waiting.outcome is not None:
+                # An answer that is announced again, or comes too late.
                 continue
-            if isinstance(outcome, AnswerError) and self._may_be_of_a_copy(outcome.code):
-                waiting.doubtful = outcome
-                continue
-            waiting.outcome = outcome
-            waiting.answered.set()
+            waiting.outcome = waiting.outcome_in(message)
+            if waiting.outcome is None:
+                self.disbelieved += 1
+            else:
+                waiting.answered.set()
 
 
 def state_message(owner_key: str, content: Mapping[str, Any], session_id: str) -> Message:

@@ -38,11 +38,11 @@ from nexus.cli.terminal import (
     table,
     timestamp,
 )
-from nexus.config import Settings
+from nexus.config import BusSettings, Settings, signing_of
 from nexus.connections import counts_subscribers, open_bus, open_dead_letters
-from nexus.core.errors import NexusError
+from nexus.core.errors import NexusError, UnreadablePayloadError
 from nexus.core.models import Topics
-from nexus.core.ports import Bus, DeadLetter, DeadLetters
+from nexus.core.ports import Bus, DeadLetter, DeadLetters, Delivery
 from nexus.core.signing import FRESH_S
 
 _Result = TypeVar("_Result")
@@ -178,6 +178,8 @@ def replay(  # noqa: PLR0917  # typer makes options of them
                 elif dry_run:
                     outcome = Outcome(done=True, text="would be sent again")
                 else:
+                    for key in _keys(letter, settings.bus):
+                        await letters.forget_answer(key)
                     outcome = await _send(
                         letter, letters, transport.bus, keep=keep, counts=counts_subscribers(settings.bus)
                     )
@@ -237,14 +239,27 @@ def _obstacle(letter: DeadLetter, max_bytes: int) -> str:
     return "kept: it is larger than bus.max_payload_bytes" if len(letter.body) > max_bytes else ""
 
 
+def _keys(letter: DeadLetter, settings: BusSettings) -> list[str]:
+    """Under which keys ledger and bus may know the request that a letter holds."""
+    if letter.topic != Topics.CONTEXT_BUILD_REQUEST:
+        return []
+    from nexus.services.requests import envelope  # noqa: PLC0415  # takes a second, and only sending again needs it
+
+    signing = signing_of(settings.signing)
+    reading = envelope.RequestSettings(max_payload_bytes=settings.max_payload_bytes, signing=signing)
+    try:
+        request = envelope.read_incoming(Delivery(letter.topic, letter.body or b""), 0.0, reading)
+    except UnreadablePayloadError:
+        return []
+    return [request.key, request.fingerprint]
+
+
 async def _send(letter: DeadLetter, letters: DeadLetters, bus: Bus, *, keep: bool, counts: bool) -> Outcome:
     """Send a letter again on the topic it came from, and drop it.
 
     `counts`: the bus tells how many subscribers a message reached. Where it does not, letters stay.
     """
     await letters.expect_again(letter)
-    if letter.topic == Topics.CONTEXT_BUILD_REQUEST and letter.message_id:
-        await letters.forget_answer(letter.message_id)
     # With --keep an operator may mean to send the letter several times.
     once = "" if keep or not counts else f"dead-letter:{letter.letter_id}"
     if not await bus.publish(letter.topic, letter.body or b"", once=once):

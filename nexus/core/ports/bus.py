@@ -274,4 +274,7 @@ class DeadLetters(Protocol):
         """Let the same bytes become a letter of their own at once. For a letter that is sent again."""
 
     async def forget_answer(self, key: str) -> None:
-        """Let the request `key` be answered anew, as if it had never been asked. For a letter that is sent again."""
+        """Let the request `key` be answered anew, and be taken once more by a bus that took it under that name.
+
+        For a letter that is sent again.
+        """

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
 from nexus.core.models import Message, Role, Topics, named_agent
 from nexus.core.ports import Delivery
-from nexus.core.signing import Signing
+from nexus.core.signing import FIELD, Signing
 from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, decode, encode
 from nexus.services.context.request import REPLY_TO, reply_suffix
 from nexus.services.history.rows import internal_marks
@@ -61,7 +61,7 @@ class IncomingRequest:
 
     Attributes:
         ids: the sender's; the answer repeats them.
-        key: its key at the ledger: the request id, but for conflicts and unreadable requests.
+        key: its key at the ledger, of id and owner; of the payload alone where these may be another sender's.
         fingerprint: SHA-256 of the payload. The same key with another fingerprint is another request.
         topic: where the answer goes.
         asked: the message, or the fault of an unusable one.
@@ -85,11 +85,19 @@ class IncomingRequest:
 
     def answer(self, content: Mapping[str, Any]) -> bytes:
         """The encoded answer with this content."""
-        return self._encoded(answer(self.ids.id, self.ids.run_id, self.ids.owner_key, content))
+        message = Message(
+            run_id=self.ids.run_id or _UNKNOWN,
+            owner_key=self.ids.owner_key or _UNKNOWN,
+            role=Role.SYSTEM,
+            content=content,
+            # The same id may come with several payloads; a requester takes the answer to its own.
+            metadata={"request_id": self.ids.id, "request_sha256": self.fingerprint},
+        )
+        return encode(message, topic=self.topic, signing=self.signing)
 
     def refusal(self, error: RequestError) -> bytes:
         """The encoded error answer."""
-        return self._encoded(error_answer(self.ids.id, self.ids.run_id, self.ids.owner_key, error))
+        return self.answer(error_content(error))
 
     def as_conflict(self) -> Self:
         """This request refused, since its id belongs to another.
@@ -97,29 +105,15 @@ class IncomingRequest:
         It has a key of its own, so that the conflict too is answered once, and the other request is safe.
         """
         error = RequestError(ErrorCode.ID_CONFLICT, "id: belongs to another request; every request needs its own")
-        return replace(self, key=_own_key(self.key, self.fingerprint), asked=error)
-
-    def _encoded(self, message: Message) -> bytes:
-        return encode(message, topic=self.topic, signing=self.signing)
+        return replace(self, key=self.fingerprint, asked=error)
 
 
-def answer(request_id: str, run_id: str, owner_key: str, content: Mapping[str, Any]) -> Message:
-    """The answer with this content to the request of that id."""
-    return Message(
-        run_id=run_id or _UNKNOWN,
-        owner_key=owner_key or _UNKNOWN,
-        role=Role.SYSTEM,
-        content=content,
-        metadata={"request_id": request_id},
-    )
-
-
-def error_answer(request_id: str, run_id: str, owner_key: str, error: RequestError) -> Message:
-    """The answer with this error to the request of that id."""
+def error_content(error: RequestError) -> dict[str, Any]:
+    """The content of an error answer (contract §1.4)."""
     described: dict[str, Any] = {"code": error.code.value, "message": error.message, "retryable": error.code.retryable}
     if error.retry_after_ms is not None:
         described["retry_after_ms"] = error.retry_after_ms
-    return answer(request_id, run_id, owner_key, {"status": "error", "error": described, "messages": [], "tools": []})
+    return {"status": "error", "error": described, "messages": [], "tools": []}
 
 
 def read_message(delivery: Delivery, settings: RequestSettings) -> Message:
@@ -141,12 +135,12 @@ def read_incoming(delivery: Delivery, arrived_at: float, settings: RequestSettin
     try:
         asked = message = read_message(delivery, settings)
         ids = EnvelopeIds(message.id, message.run_id, message.owner_key)
-        key = ids.id
+        key = _ledger_key(message, settings) if _holds_its_run(message) else fingerprint
         suffix = reply_suffix(message)
     except EnvelopeError as error:
         asked, ids = error, error.ids
-        # An unsigned id may belong to another sender, whose request must stay safe.
-        key = _own_key(ids.id, fingerprint) if settings.signing else ids.id
+        # Its id may belong to another sender, whose request must stay safe.
+        key = fingerprint
         suffix = f".{ids.reply_to}" if REPLY_TO.fullmatch(ids.reply_to) else ""
     except RequestError as error:
         asked = error
@@ -154,8 +148,25 @@ def read_incoming(delivery: Delivery, arrived_at: float, settings: RequestSettin
     return IncomingRequest(ids, key, fingerprint, topic, asked, delivery, arrived_at, settings.signing)
 
 
-def _own_key(key: str, fingerprint: str) -> str:
-    return f"{key}#{fingerprint[:_KEY_CHARS]}"
+def _ledger_key(message: Message, settings: RequestSettings) -> str:
+    """The key of a request: another one for each owner, and for an unsigned message where others are signed."""
+    owner = hashlib.sha256(message.owner_key.encode()).hexdigest()[:_KEY_CHARS]
+    return f"{message.id}{'-' if _is_unsigned(message, settings) else ':'}{owner}"
+
+
+def _is_unsigned(message: Message, settings: RequestSettings) -> bool:
+    """Whether any stranger may have sent it, to a bus on which others sign."""
+    return settings.signing is not None and FIELD not in message.metadata
+
+
+def _holds_its_run(message: Message) -> bool:
+    """Whether the content is a run of the envelope's owner and id. Otherwise the message is refused."""
+    run = message.content
+    return (
+        isinstance(run, Mapping)
+        and isinstance(run.get("history"), list)
+        and (run.get("owner_key"), run.get("id", message.run_id)) == (message.owner_key, message.run_id)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +283,7 @@ def read_tool_call(delivery: Delivery, arrived_at: float, settings: RequestSetti
     if not isinstance(name, str) or name not in MEMORY_TOOLS:
         return None
     session_id, fault = _session_in(message)
+    unsigned = ["unsigned"] if _is_unsigned(message, settings) else []
     call_id = as_id(content.get("call_id"))
     if len(call_id) > _ID_CHARS:
         call_id, fault = "", f"content.call_id: {len(call_id)} characters, at most {_ID_CHARS} are allowed"
@@ -279,7 +291,7 @@ def read_tool_call(delivery: Delivery, arrived_at: float, settings: RequestSetti
         EnvelopeIds(message.id, message.run_id, message.owner_key),
         name,
         call_id,
-        _digest(message.owner_key, message.run_id, message.id),
+        _digest(message.owner_key, message.run_id, message.id, *unsigned),
         delivery,
         arrived_at,
         fingerprint,

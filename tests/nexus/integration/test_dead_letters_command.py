@@ -171,10 +171,15 @@ def test_a_terminal_is_safe(desk: Desk) -> None:
 
 def test_sending_a_letter_again(desk: Desk) -> None:
     """The same bytes on the same topic; the letter is then gone, and its request can be answered anew."""
-    letter = desk.plant(1, b"\xffbytes", message_id="m1")
-    key = f"{desk.prefix}nexus:request:m1"
+    run = {"owner_key": "ada", "history": []}
+    body = json.dumps({"id": "m1", "run_id": "r", "owner_key": "ada", "role": "HUMAN", "content": run}).encode()
+    sha256 = hashlib.sha256(body).hexdigest()
+    letter = desk.plant(1, body, message_id="m1")
+    owner = hashlib.sha256(b"ada").hexdigest()[:32]
+    key, enqueued = f"{desk.prefix}nexus:request:m1:{owner}", f"{desk.prefix}nexus:enqueued:{sha256}"
     desk.redis.hset(key, "answer", "INTERNAL")
-    desk.redis.set(f"{desk.prefix}nexus:enqueued:m1", "")
+    desk.redis.hset(f"{desk.prefix}nexus:request:m1:of another owner", "answer", "theirs")
+    desk.redis.set(enqueued, "")
     with desk.listening(REQUEST, "llm.results") as heard:
         dry_run = desk.run("replay", letter, "--dry-run")
         assert (dry_run.returncode, dry_run.stdout) == (0, f"{letter}: would be sent again\n")
@@ -182,9 +187,10 @@ def test_sending_a_letter_again(desk: Desk) -> None:
         assert desk.kept == [letter]
         sent = desk.run("replay", letter)
     assert (sent.returncode, sent.stdout, sent.stderr) == (0, f"{letter}: sent again and dropped\n", "")
-    assert heard == [b"\xffbytes"]
+    assert heard == [body]
     assert desk.kept == []
-    assert not desk.redis.exists(key, f"{desk.prefix}nexus:enqueued:m1")
+    assert not desk.redis.exists(key, enqueued)
+    assert desk.redis.exists(f"{desk.prefix}nexus:request:m1:of another owner")
     again = desk.run("replay", letter)
     assert (again.returncode, again.stderr) == (1, f"nexus: {letter}: not found: there is no such dead letter\n")
 
@@ -192,12 +198,13 @@ def test_sending_a_letter_again(desk: Desk) -> None:
 def test_an_answer_is_forgotten_for_requests_only(desk: Desk) -> None:
     """A result that has the id of a request leaves the request's answer alone. With --keep the letter stays."""
     letter = desk.plant(1, b"{}", topic="llm.results", message_id="m1")
-    desk.redis.hset(f"{desk.prefix}nexus:request:m1", "answer", "kept")
+    key = f"{desk.prefix}nexus:request:{hashlib.sha256(b'{}').hexdigest()}"
+    desk.redis.hset(key, "answer", "kept")
     with desk.listening("llm.results") as heard:
         for _ in range(2):
             assert desk.run("replay", letter, "--keep").stdout == f"{letter}: sent again, and kept\n"
     assert heard == [b"{}", b"{}"]
-    assert desk.redis.exists(f"{desk.prefix}nexus:request:m1")
+    assert desk.redis.exists(key)
     assert desk.kept == [letter]
 
 

@@ -11,9 +11,9 @@ from anyio.abc import TaskStatus
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.core.errors import ErrorCode, RequestError
-from nexus.core.models import Topics
+from nexus.core.models import Role, Topics
 from nexus.core.wire import decode, encode
-from nexus.services.requests.envelope import error_answer
+from nexus.services.requests.envelope import error_content
 from tests.nexus.support.desk import Desk, Result
 from tests.nexus.support.redis_server import redis_server
 
@@ -30,7 +30,9 @@ async def refuse(bus: RedisPubSubBus, error: RequestError, *, task_status: TaskS
         task_status.started()
         async for delivery in requests:
             asked = decode(delivery.payload)
-            answer = error_answer(asked.id, asked.run_id, asked.owner_key, error)
+            answer = asked.model_copy(
+                update={"content": error_content(error), "metadata": {"request_id": asked.id}, "role": Role.SYSTEM}
+            )
             await bus.publish(f"{Topics.CONTEXT_BUILD_RESPONSE}.{asked.metadata['reply_to']}", encode(answer))
 
 

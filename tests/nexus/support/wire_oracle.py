@@ -4,11 +4,12 @@ import json
 import math
 from typing import Any
 
-from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
+from nexus.core.errors import ErrorCode, UnreadablePayloadError
 from nexus.core.models import Message, Topics, utc_now
+from nexus.core.ports import Delivery
 from nexus.core.signing import Signing, canonical
 from nexus.core.wire import MAX_DEPTH, EnvelopeError, decode, encode, is_deeper
-from nexus.services.requests.envelope import error_answer
+from nexus.services.requests.envelope import IncomingRequest
 
 TOPIC = Topics.CONTEXT_BUILD_REQUEST
 SIGNING = Signing({"k1": b"the first secret"}, required=True)
@@ -94,8 +95,9 @@ def _can_be_answered(error: EnvelopeError) -> None:
     ids = error.ids
     assert ids.id
     _is_storable([ids.id, ids.run_id, ids.owner_key, ids.reply_to, error.message])
-    answer = error_answer(ids.id, ids.run_id, ids.owner_key, RequestError(error.code, error.message))
-    assert decode(encode(answer)) == answer
+    request = IncomingRequest(ids, "", "", TOPIC, error, Delivery(TOPIC, b""), 0.0)
+    answer = decode(request.refusal(error))
+    assert (answer.metadata["request_id"], answer.content["error"]["message"]) == (ids.id, error.message)
 
 
 def _is_storable(value: Any) -> None:

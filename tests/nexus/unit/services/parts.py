@@ -15,7 +15,7 @@ from nexus.core.ports import Row, TurnSource
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.request import Deadline
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests.envelope import error_answer
+from nexus.services.requests.envelope import error_content
 from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 
@@ -79,7 +79,7 @@ class Parts:
         """The content of the answer."""
         built = await self.builder.build(message, within(budget_s))
         if isinstance(built.result, RequestError):
-            content = error_answer(message.id, message.run_id, message.owner_key, built.result).content
+            content = error_content(built.result)
             assert isinstance(content, dict)
             return content
         return built.result

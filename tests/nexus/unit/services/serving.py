@@ -18,7 +18,7 @@ from nexus.services.context.builder import Built, ContextBuilder
 from nexus.services.context.request import Deadline
 from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter
-from nexus.services.requests.envelope import RequestSettings
+from nexus.services.requests.envelope import RequestSettings, read_incoming
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until
@@ -230,7 +230,7 @@ class Serving:
 
     async def claimed(self, message: Message, lease_ms: int = LONG_MS) -> Acquired:
         """The request, in the hands of another replica."""
-        claim = await MemoryLedger.claim(self.ledger, message.id, fingerprint(message), lease_ms)
+        claim = await MemoryLedger.claim(self.ledger, key(message), fingerprint(message), lease_ms)
         assert isinstance(claim, Acquired)
         return claim
 
@@ -262,6 +262,11 @@ def asking(payload: Message | bytes, **about: Any) -> Delivery:
 def shared(payload: Message | bytes, entry: str = "1-0", **about: Any) -> Delivery:
     """A request of which this replica has charge."""
     return asking(payload, entry=entry, shared=True, **about)
+
+
+def key(message: Message) -> str:
+    """Its key at the ledger."""
+    return read_incoming(asking(message), 0.0, RequestSettings()).key
 
 
 def fingerprint(message: Message) -> str:

@@ -1,8 +1,10 @@
 """From one request to its one effective answer (contract §1.4, §1.5): read, claim, build in time, finish."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import anyio
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from nexus.adapters.in_memory import MemoryLedger
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Stage
-from nexus.core.models import Topics, utc_now
+from nexus.core.models import Message, Role, Topics, utc_now
 from nexus.core.signing import Signing
 from nexus.core.wire import decode, encode
 from tests.nexus.support.waiting import take, until
@@ -20,6 +22,7 @@ from tests.nexus.unit.services.serving import (
     LONG_MS,
     asking,
     code,
+    fingerprint,
     ids,
     passed,
     serving,
@@ -29,6 +32,22 @@ from tests.nexus.unit.services.serving import (
 # The same bytes whenever it is sent.
 ASKED = request()
 SIGNING = Signing({"k1": b"the first secret"}, required=True)
+LENIENT = replace(SIGNING, required=False)
+# What strangers send under the id and owner of a request.
+STRANGERS: Final[dict[str, Callable[[Message], bytes]]] = {
+    "unsigned": lambda asked: encode(asked.model_copy(update={"role": Role.AI})),
+    "cut off": lambda asked: encode(asked)[:-20],
+    "no message": lambda asked: encode(asked).replace(b'"HUMAN"', b'"NOBODY"', 1),
+    "too large": lambda asked: encode(asked.model_copy(update={"metadata": {"x": "x" * 20_000}})),
+    "too deep": lambda asked: encode(asked).replace(
+        b'"metadata":{', b'"metadata":{"x":' + b"[" * 99 + b"]" * 99 + b",", 1
+    ),
+    "a run of another owner": lambda asked: encode(
+        asked.model_copy(update={"content": {**asked.content, "owner_key": "eve"}})
+    ),
+    "no run": lambda asked: encode(asked.model_copy(update={"content": "garbage"})),
+    "another run": lambda asked: encode(asked.model_copy(update={"content": {**asked.content, "id": "run_of_eve"}})),
+}
 
 
 class TestAnswers:
@@ -39,7 +58,8 @@ class TestAnswers:
         async with serving() as trial:
             trial.service.offer(asking(ASKED))
             (answer,) = await trial.finish()
-        assert (answer.run_id, answer.owner_key, answer.metadata) == ("run_1", "ada", {"request_id": "msg_1"})
+        metadata = {"request_id": "msg_1", "request_sha256": fingerprint(ASKED)}
+        assert (answer.run_id, answer.owner_key, answer.metadata) == ("run_1", "ada", metadata)
         assert answer.content["status"] == "success"
         assert set(answer.content["context"]["timings_ms"]) == {"queue", "gather", "assemble", "build"}
         assert trial.metrics.counted == {None: 1}
@@ -62,7 +82,7 @@ class TestAnswers:
             trial.service.offer(asked)
             (answer,) = await trial.finish()
         assert code(answer.content) == expected
-        assert (answer.metadata, answer.run_id) == ({"request_id": "msg_1"}, "run_1")
+        assert (answer.metadata["request_id"], answer.run_id) == ("msg_1", "run_1")
         assert trial.metrics.counted == {ErrorCode(expected): 1}
         assert trial.bus.settled == ([asked] if is_shared else [])
 
@@ -159,20 +179,53 @@ class TestOnce:
         """The second is told so, once; the first gets its own answer, also when it asks again."""
         async with serving() as trial:
             trial.builder.gate = anyio.Event()
-            original, thief = asking(request("mine")), asking(request("theirs", owner="eve"))
+            original, other = asking(request("mine")), asking(request("another"))
             trial.service.offer(original)
             await passed()
             for _ in range(3):
-                trial.service.offer(thief)
+                trial.service.offer(other)
                 await passed()
             trial.builder.gate.set()
             trial.service.offer(original)
             answers = await trial.finish()
+        assert sorted(code(answer.content) for answer in answers) == ["ID_CONFLICT", "success"]
+        assert "mine" not in str(next(answer.content for answer in answers if code(answer.content) != "success"))
+
+    async def test_one_id_of_two_owners(self) -> None:
+        """They are two requests, and each is answered."""
+        async with serving() as trial:
+            for asked in 2 * [asking(request(owner=owner)) for owner in ("eve", "ada")]:
+                trial.service.offer(asked)
+            answers = await trial.finish()
         assert sorted((answer.owner_key, code(answer.content)) for answer in answers) == [
             ("ada", "success"),
-            ("eve", "ID_CONFLICT"),
+            ("eve", "success"),
         ]
-        assert "mine" not in str(next(answer.content for answer in answers if answer.owner_key == "eve"))
+
+    @pytest.mark.parametrize(
+        ("stranger", "signing"),
+        # Without keys, what is unsigned is the owner's as far as anybody can tell.
+        [
+            (name, signing)
+            for name in STRANGERS
+            for signing in (None, LENIENT, SIGNING)
+            if signing or name != "unsigned"
+        ],
+    )
+    async def test_a_stranger_guesses_the_id(self, stranger: str, signing: Signing | None) -> None:
+        """Under the owner's own name, before and after the request: it takes neither its place nor its answer."""
+        authentic = ASKED.model_copy(update={"timestamp": utc_now()})
+        mine = encode(authentic, topic=Topics.CONTEXT_BUILD_REQUEST, signing=signing)
+        theirs = STRANGERS[stranger](authentic)
+        async with serving(signing=signing, max_payload_bytes=10_000) as trial:
+            trial.service.offer(asking(theirs))
+            await trial.service.pending.none()
+            for payload in (mine, theirs):
+                trial.service.offer(asking(payload))
+            answers = await trial.finish()
+        answered = {answer.metadata["request_sha256"]: code(answer.content) for answer in answers}
+        assert answered.pop(hashlib.sha256(mine).hexdigest()) == "success"
+        assert (*answered,) == (hashlib.sha256(theirs).hexdigest(),)
 
     async def test_what_another_replica_is_at_is_left_to_it(self) -> None:
         """On a bus that keeps nothing: nothing is built or said, but its run is taken note of."""
@@ -344,7 +397,7 @@ async def test_how_long_an_answer_is_kept(kind: str, signing: Signing | None, tt
     async with serving(answer_ttl_ms=ttl_ms, signing=signing) as trial:
         payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=signing)
         await trial.ask(payload, shared=True, surplus=kind == "retry")
-    assert trial.ledger.kept_ms == {"msg_1": kept_ms}
+    assert [*trial.ledger.kept_ms.values()] == [kept_ms]
 
 
 class TestFailures:
