@@ -14,7 +14,7 @@ from nexus.config import Settings
 from nexus.connections import open_bus, open_model, open_store, try_claim
 from nexus.core.concurrency import supervised, ungrouped
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import Reading
+from nexus.core.metrics import Metrics, Reading
 from nexus.core.ports import DocumentStore, RequestLedger, Subscription
 from nexus.http import CachedCheck, Check, create_app, serving
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
@@ -32,6 +32,9 @@ _DRAINING: Final = 0.7
 # A bus counts as lost after so many heartbeats without one.
 _SILENT_BEATS: Final = 3
 _LEDGER_TRIED_EVERY_S: Final = 3.0
+# How often the loop is looked at, and how late it is when the log says so: a quarter of the default lease.
+_LOOKED_AT_EVERY_S: Final = 0.02
+_STALLED_S: Final = 0.5
 
 
 @asynccontextmanager
@@ -51,6 +54,7 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         )
         http_port = await stack.enter_async_context(serving(app, settings.system.http_host, settings.system.http_port))
         nexus = replace(nexus, http_port=http_port)
+        await stack.enter_async_context(_watching_loop(nexus.metrics))
         await stack.enter_async_context(nexus.turns.running())
         await stack.enter_async_context(nexus.persistence.running())
         if services := nexus.working_memory:
@@ -63,6 +67,25 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         await stack.enter_async_context(nexus.states.running())
         await stack.enter_async_context(_listening(nexus))
         yield nexus
+
+
+@asynccontextmanager
+async def _watching_loop(metrics: Metrics) -> AsyncIterator[None]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch_loop, metrics)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def watch_loop(metrics: Metrics) -> None:
+    """Measure how late the event loop calls this task, until cancelled: as late as all others, leases' renewal too."""
+    while True:
+        due = anyio.current_time() + _LOOKED_AT_EVERY_S
+        await anyio.sleep_until(due)
+        stalled_s = anyio.current_time() - due
+        metrics.stalled(stalled_s)
+        if stalled_s >= _STALLED_S:
+            _log.warning("loop_stalled", seconds=round(stalled_s, 3))
 
 
 @asynccontextmanager

@@ -23,6 +23,8 @@ _log = structlog.get_logger(__name__)
 
 # Seconds, up to the longest deadline.
 BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+# Seconds: from the longest that one message may take of the loop to the longest deadline but a few.
+_STALLS: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 _OTHER: Final = "other"
 _SUCCESS: Final = "success"
@@ -97,6 +99,8 @@ class PrometheusMetrics:
             "nexus_stage_seconds", "Time that requests spend in a stage.", ["stage"], registry=registry, buckets=BUCKETS
         )
         self._stages = {stage.value: stages.labels(stage.value) for stage in Stage}
+        text = "How late the event loop calls a task that is due, looked at every 20 ms."
+        self._stalls = Histogram("nexus_loop_stall_seconds", text, registry=registry, buckets=_STALLS)
         self._readings = _Readings()
         registry.register(self._readings)
         build = Gauge("nexus_build_info", "Which Nexus this is; always 1.", ["version"], registry=registry)
@@ -125,6 +129,10 @@ class PrometheusMetrics:
         stage_seconds = self._stages.get(stage)
         if stage_seconds is not None and math.isfinite(seconds):
             stage_seconds.observe(max(seconds, 0.0))
+
+    def stalled(self, seconds: float) -> None:
+        """The event loop called a waiting task so many seconds late."""
+        self._stalls.observe(max(seconds, 0.0))
 
     def read_from(self, reading: Reading, read: Callable[[], float]) -> None:
         """Have `read` called at each scrape."""

@@ -113,6 +113,9 @@ class Metrics(Protocol):
     def took(self, stage: Stage, seconds: float) -> None:
         """A stage of one request took so long."""
 
+    def stalled(self, seconds: float) -> None:
+        """The event loop called a waiting task so many seconds late."""
+
     def read_from(self, reading: Reading, read: Callable[[], float]) -> None:
         """Have `read` called whenever the reading is asked for. It must not wait; when it raises, nothing is shown."""
 
@@ -126,4 +129,4 @@ class NoMetrics:
     def count(self, *_args: Any, **_options: Any) -> None:
         """Forget it, as every other operation does."""
 
-    answered = degraded = dead_letter = took = read_from = backlog_from = count
+    answered = degraded = dead_letter = took = stalled = read_from = backlog_from = count

@@ -10,6 +10,10 @@ The topic is the full one, without `bus.channel_prefix`. So nothing of a message
 another topic, and a copy is refused that comes more than 300 s after its timestamp. On a bus that keeps messages it
 comes when the bus takes it (`nexus.core.ports.Delivery.sent_ms`), however long it waits there.
 
+A message that was sent in its canonical form is verified by the bytes that came: what is left of them without the
+signature is what was signed, and no form has to be made of a value. Only a signature that fits those bytes says that
+they are canonical, so any other message, of whatever spelling, is verified by the canonical form of its value.
+
 The canonical form is RFC 8785 (JCS): no white space, keys in the order of their UTF-16 units, the shortest escapes,
 numbers as ECMAScript writes them. RFC 8785 leaves open what becomes of an integer that a double cannot hold; here it
 keeps all its digits, so that no two integers are spelled alike (docs/decisions/0009-what-is-signed.md).
@@ -42,6 +46,7 @@ _ZEROS_AFTER_THE_POINT: Final = 6
 _PLAIN_FROM: Final = 1e-4
 _PLAIN_BELOW: Final = 1e16
 
+_WORDS: Final[Mapping[bool | None, str]] = {None: "null", True: "true", False: "false"}
 # The default is plain Python; json replaces it by its C version where there is one.
 _quoted: Final[Callable[[str], str]] = encode_basestring
 
@@ -66,21 +71,25 @@ class Signing:
     def __repr__(self) -> str:
         return f"Signing(keys={list(self.keys)}, required={self.required})"
 
-    def sign(self, topic: str, value: Mapping[str, Any]) -> str:
-        """The signature of the message `value` for `topic`. One that it holds already is not signed.
+    def signed(self, topic: str, value: Mapping[str, Any]) -> bytes:
+        """The message `value` in canonical form, signed for `topic`. A signature that it holds already is replaced.
 
         ValueError where the message has no id, no timestamp or no canonical form.
         """
         if wrong := _unsignable(value):
             raise ValueError(wrong)
+        spelled = {name: _spelled(item) for name, item in value.items() if name != "metadata"}
+        metadata = _unsigned_metadata(value)
         key = next(iter(self.keys))
-        return self._signature(key, _signed_bytes(topic, value))
+        message = _object({**spelled, "metadata": _spelled(metadata)}).encode()
+        metadata[FIELD] = self._signature(key, _signed_bytes(topic, value, message))
+        return _object({**spelled, "metadata": _spelled(metadata)}).encode()
 
-    def verify(self, topic: str, value: Mapping[str, Any], now: float) -> str | None:
+    def verify(self, topic: str, value: Mapping[str, Any], now: float, sent: bytes = b"") -> str | None:
         """Why the signature of the message `value` on `topic` does not hold; None if it does. Repeats nothing of it.
 
-        `value` is as it was sent, before anything in it was made canonical; `now` is when it was sent as far as the
-        receiver knows, in Unix seconds: normally the current moment.
+        `value` is as it was sent, before anything in it was made canonical, and `sent` the bytes that it was read from;
+        `now` is when it was sent as far as the receiver knows, in Unix seconds: normally the current moment.
         """
         given = _signature_of(value)
         if given is None:
@@ -93,16 +102,21 @@ class Signing:
         if form["key"] not in self.keys:
             return "made with a key that is not known here"
         wrong = _unsignable(value) or _staleness(value["timestamp"], now)
-        return wrong or self._mismatch(topic, value, form)
+        return wrong or self._mismatch(form, topic, value, sent)
 
-    def _mismatch(self, topic: str, value: Mapping[str, Any], form: re.Match[str]) -> str | None:
+    def _mismatch(self, form: re.Match[str], topic: str, value: Mapping[str, Any], sent: bytes) -> str | None:
         try:
-            expected = self._signature(form["key"], _signed_bytes(topic, value))
+            if self._fits(form, topic, value, _without_signature(sent, form[0])):
+                return None
+            message = canonical({**value, "metadata": _unsigned_metadata(value)})
         except ValueError as error:
             return f"the message has no canonical form: {error}"
-        if not hmac.compare_digest(expected, form[0]):
-            return "does not belong to this message, topic and key"
-        return None
+        return None if self._fits(form, topic, value, message) else "does not belong to this message, topic and key"
+
+    def _fits(self, form: re.Match[str], topic: str, value: Mapping[str, Any], message: bytes | None) -> bool:
+        if message is None:
+            return False
+        return hmac.compare_digest(self._signature(form["key"], _signed_bytes(topic, value, message)), form[0])
 
     def _signature(self, key: str, signed: bytes) -> str:
         code = base64.b64encode(hmac.digest(self.keys[key], signed, "sha256")).decode()
@@ -114,11 +128,32 @@ def _signature_of(value: Mapping[str, Any]) -> Any:
     return metadata.get(FIELD) if isinstance(metadata, dict) else None
 
 
-def _signed_bytes(topic: str, value: Mapping[str, Any]) -> bytes:
+def _unsigned_metadata(value: Mapping[str, Any]) -> dict[str, Any]:
     given = value.get("metadata")
-    kept = {key: item for key, item in given.items() if key != FIELD} if isinstance(given, dict) else {}
-    message = {**value, "metadata": kept}
-    return canonical([_VERSION, topic, value["id"], value["timestamp"], message])
+    return {key: item for key, item in given.items() if key != FIELD} if isinstance(given, dict) else {}
+
+
+def _signed_bytes(topic: str, value: Mapping[str, Any], message: bytes) -> bytes:
+    """What is signed of the message `value` whose canonical form, without its signature, is `message`."""
+    return canonical([_VERSION, topic, value["id"], value["timestamp"]])[:-1] + b"," + message + b"]"
+
+
+def _without_signature(sent: bytes, signature: str) -> bytes | None:
+    """The bytes without the first member that is this signature, as the canonical form spells it; None without one.
+
+    It may stand at another place than in the metadata at the top. Put back into bytes that were signed, which hold no
+    signature there, it is then either no JSON or not found in the metadata of the value, which is unsigned.
+    """
+    member = f'"{FIELD}":"{signature}"'.encode()
+    start = sent.find(member)
+    end = start + len(member)
+    if start < 1:
+        return None
+    if sent[start - 1 : start] == b",":
+        start -= 1
+    elif sent[end : end + 1] == b",":
+        end += 1
+    return sent[:start] + sent[end:]
 
 
 def _unsignable(value: Mapping[str, Any]) -> str | None:
@@ -169,17 +204,24 @@ def _spelled(value: Any) -> str:
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, dict):
-        return "{" + ",".join([f"{_quoted(key)}:{_spelled(value[key])}" for key in _ordered(value)]) + "}"
+        return _object({key: _spelled(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
         return "[" + ",".join([_spelled(item) for item in value]) + "]"
     if isinstance(value, float):
         return _as_ecmascript(value)
-    if value is None or isinstance(value, int):
-        return json.dumps(value)
+    if value is None or isinstance(value, bool):
+        return _WORDS[value]
+    if isinstance(value, int):
+        return str(value)
     raise ValueError(f"a {type(value).__name__}")
 
 
-def _ordered(value: dict[str, Any]) -> list[str]:
+def _object(members: Mapping[str, str]) -> str:
+    """An object of members that are spelled already."""
+    return "{" + ",".join([f"{_quoted(key)}:{members[key]}" for key in _ordered(members)]) + "}"
+
+
+def _ordered(value: Mapping[str, Any]) -> list[str]:
     try:
         if "".join(value).isascii():
             return sorted(value)

@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,6 +53,7 @@ _TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z(?P<cut>))|([\[{])
 _MAY_OVERFLOW = re.compile(rb"[\s:,\[-](?:[\d.]++[eE]\+?\d\d|[\d.]{309})")
 # As `Identifier` has it.
 _LONGEST_ID: Final = 256
+_CONTAINERS: Final = (dict, list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def compact(value: Any) -> bytes:
 
 
 def encode(message: Message, *, topic: str = "", signing: Signing | None = None) -> bytes:
-    """The message as one JSON object in UTF-8, signed for `topic` where there is `signing`.
+    """The message as one JSON object in UTF-8; where there is `signing`, in canonical form and signed for `topic`.
 
     A signature that the message holds already is replaced.
     """
@@ -106,9 +108,7 @@ def encode(message: Message, *, topic: str = "", signing: Signing | None = None)
         encoded = _MESSAGE.dump_json(message)
     if signing is None:
         return encoded
-    value = from_json(encoded, cache_strings="keys")
-    value["metadata"][FIELD] = signing.sign(topic, value)
-    return to_json(value)
+    return signing.signed(topic, from_json(encoded, cache_strings="keys"))
 
 
 def decode(
@@ -175,7 +175,7 @@ def _distrust(payload: bytes, value: dict[str, Any], topic: str, signing: Signin
     now = utc_now().timestamp()
     # A bus whose clock is ahead makes nothing younger than it is.
     sent = min(sent_ms / 1_000, now) if sent_ms else now
-    return signing.verify(topic, _as_sent(payload, value), sent)
+    return signing.verify(topic, _as_sent(payload, value), sent, payload)
 
 
 def _as_sent(payload: bytes, value: dict[str, Any]) -> dict[str, Any]:
@@ -230,28 +230,28 @@ def find_ids(payload: bytes) -> EnvelopeIds | None:
 
 
 def is_deeper(value: Any, limit: int) -> bool:
-    """Whether objects and arrays are nested more than `limit` deep in `value`, itself included."""
+    """Whether objects and arrays are nested more than `limit` deep in `value`, an object or array itself."""
     level = [value]
-    for _ in range(limit):
-        level = [item for item in _items_of(level) if isinstance(item, dict | list)]
+    for _ in range(limit - 1):
+        # Empty ones have nothing inside, and there may be hundreds of thousands.
+        level = [item for parent in level for item in _items_of(parent) if item and isinstance(item, _CONTAINERS)]
         if not level:
             return False
-    return True
+    return any(isinstance(item, _CONTAINERS) for parent in level for item in _items_of(parent))
 
 
 def _holds_infinity(value: Any) -> bool:
     level = [value]
     while level:
-        items = _items_of(level)
+        items = [item for parent in level for item in _items_of(parent)]
         if any(isinstance(item, float) and not math.isfinite(item) for item in items):
             return True
-        level = [item for item in items if isinstance(item, dict | list)]
+        level = [item for item in items if item and isinstance(item, _CONTAINERS)]
     return False
 
 
-def _items_of(parents: list[Any]) -> list[Any]:
-    containers = (parent.values() if isinstance(parent, dict) else parent for parent in parents)
-    return [item for container in containers for item in container]
+def _items_of(parent: Any) -> Iterable[Any]:
+    return parent.values() if isinstance(parent, dict) else parent
 
 
 def _unusable(

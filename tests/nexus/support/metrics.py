@@ -12,6 +12,7 @@ class RecordingMetrics:
 
     Attributes:
         counted: how often each event, outcome (None is a success), part and cause was reported.
+        stalls: how late the loop was, in order.
         stages: of what length of time was reported, in order.
         readings, backlogs: where numbers are read from.
     """
@@ -19,6 +20,7 @@ class RecordingMetrics:
     def __init__(self) -> None:
         self.counted: Counter[Event | ErrorCode | Part | DeadLetterCause | None] = Counter()
         self.stages: list[Stage] = []
+        self.stalls: list[float] = []
         self.readings: dict[Reading, Callable[[], float]] = {}
         self.backlogs: dict[str, Callable[[], float]] = {}
 
@@ -42,6 +44,10 @@ class RecordingMetrics:
         """A stage of one request took so long."""
         assert seconds >= 0
         self.stages.append(stage)
+
+    def stalled(self, seconds: float) -> None:
+        """The loop was late."""
+        self.stalls.append(seconds)
 
     def read_from(self, reading: Reading, read: Callable[[], float]) -> None:
         """Have `read` called whenever the reading is asked for."""

@@ -30,6 +30,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clockwork = _Clockwork()
         super().__init__(self._clockwork)
 
+    def pass_time(self, seconds: float) -> None:
+        """As if the step that calls this took so long."""
+        self._clockwork.now += seconds
+
     def time(self) -> float:
         """Seconds that never run back."""
         return self._clockwork.now

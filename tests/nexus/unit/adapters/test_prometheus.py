@@ -113,6 +113,16 @@ def test_stages_are_histograms() -> None:
     assert read["nexus_stage_seconds_sum", ("build",)] == pytest.approx(303.0035)
 
 
+def test_stalls_of_the_loop_are_a_histogram() -> None:
+    """From 20 ms to 10 s."""
+    metrics = PrometheusMetrics()
+    for seconds in (-0.001, 0.001, 0.15, 4.0, 30.0):
+        metrics.stalled(seconds)
+    read = samples(metrics)
+    bounds = {"0.02": 2, "0.1": 2, "0.2": 3, "5.0": 4, "10.0": 4, "+Inf": 5}
+    assert {bound: read["nexus_loop_stall_seconds_bucket", (bound,)] for bound in bounds} == bounds
+
+
 def test_readings_are_taken_at_each_scrape() -> None:
     """Gauges, and the reconnects as a counter."""
     metrics, depth = PrometheusMetrics(), {"value": 1.0}

@@ -1,5 +1,6 @@
 """Envelopes damaged on purpose: `decode` gives a fit message or one of its two errors, and nothing is forged."""
 
+import json
 from collections.abc import Callable
 from typing import Final
 
@@ -8,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nexus.core.errors import UnreadablePayloadError
+from nexus.core.signing import canonical
 from nexus.core.wire import EnvelopeError, decode
-from tests.nexus.support.wire_oracle import SEEDS, judge
+from tests.nexus.support.wire_oracle import ENVELOPE, SEEDS, SENT_MS, SENT_SIGNED, SIGNED, SIGNING, TOPIC, judge
 
 pytestmark = pytest.mark.heavy
 
@@ -107,7 +109,7 @@ def test_cut_off_at_every_byte(seed: bytes) -> None:
     assert judge(seed) == ("believed" if b"signature" in seed else "message")
 
 
-@pytest.mark.parametrize("seed", [seed for seed in SEEDS if b"signature" in seed], ids=["ascii", "utf-8"])
+@pytest.mark.parametrize("seed", [seed for seed in SEEDS if b"signature" in seed], ids=["ascii", "utf-8", "as sent"])
 def test_every_bit_counts(seed: bytes) -> None:
     """A flipped bit is refused, but where the spelling alone has changed."""
     believed = 0
@@ -116,3 +118,34 @@ def test_every_bit_counts(seed: bytes) -> None:
             flipped = seed[:place] + bytes([seed[place] ^ (1 << bit)]) + seed[place + 1 :]
             believed += judge(flipped) == "believed"
     assert believed < 50
+
+
+_MEMBER: Final = b'"signature":"' + SIGNED["metadata"]["signature"].encode() + b'"'
+_UNSIGNED: Final = canonical(ENVELOPE)
+
+
+@pytest.mark.parametrize(
+    ("among", "insert", "places"),
+    [
+        *((_UNSIGNED, insert, places) for insert, places in ((b",%b", 2), (b"%b,", 2), (b"%b", 0), (b",%b,", 0))),
+        # Twice in the metadata it is there once.
+        *((SENT_SIGNED, insert, places) for insert, places in ((b",%b", 3), (b"%b,", 3), (b"%b", 0), (b",%b,", 0))),
+    ],
+)
+def test_a_signature_at_every_place(among: bytes, insert: bytes, places: int) -> None:
+    """It counts in the metadata at the top only, where the rest is what was signed."""
+    inserted = insert.replace(b"%b", _MEMBER)
+    judged = [judge(among[:place] + inserted + among[place:]) for place in range(len(among) + 1)]
+    assert judged.count("believed") == places
+
+
+@given(st.dictionaries(st.text(max_size=4), st.text(st.sampled_from(',{}"\\:signature'), max_size=12), max_size=3))
+@settings(max_examples=100, deadline=None)
+def test_what_was_sent_is_verified_by_its_bytes(content: dict[str, str]) -> None:
+    """Whatever the content looks like: its value need have no canonical form, and any other byte is refused."""
+    sent = SIGNING.signed(TOPIC, {**ENVELOPE, "content": [content, {"metadata": {"signature": "v1,k1,YQ=="}}]})
+    value = {**json.loads(sent), "content": {"no JSON"}}
+    assert SIGNING.verify(TOPIC, value, SENT_MS / 1_000, sent) is None
+    assert SIGNING.verify(TOPIC, value, SENT_MS / 1_000, sent + b" ") == ("the message has no canonical form: a set")
+    assert SIGNING.verify("tools.results", json.loads(sent), SENT_MS / 1_000, sent) is not None
+    assert SIGNING.verify(TOPIC, {**json.loads(sent), "id": "msg_2"}, SENT_MS / 1_000, sent) is not None
