@@ -15,14 +15,12 @@ from typing import Any, Final, NoReturn
 import anyio
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
-from redis.commands.core import AsyncScript
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import (
     AskError,
     ClusterDownError,
     ClusterError,
     MovedError,
-    NoScriptError,
     RedisError,
     TryAgainError,
 )
@@ -88,10 +86,6 @@ class ClusterRedis(Redis):
         others = [member for member in self._members if member != self._listened_to]
         self._listened_to = random.choice(self._reachable(others) or self._members)  # noqa: S311  # no secret
         return self._node(self._listened_to).pubsub(**kwargs)
-
-    def register_script(self, script: Any) -> Any:
-        """A script that is sent whole to a node that does not know it."""
-        return _Script(self, script)
 
     def pipeline(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         """Raise: commands of a pipeline may belong to several nodes."""
@@ -184,17 +178,6 @@ class ClusterRedis(Redis):
                 await pool.update_active_connections_for_reconnect()
             # A seed stays, to be asked for the map again.
             await node.connection_pool.disconnect(inuse_connections=False)
-
-
-class _Script(AsyncScript):
-    async def __call__(self, keys: Any = None, args: Any = None, client: Any = None) -> Any:
-        given = [*(keys or ()), *(args or ())]
-        client = client or self.registered_client
-        try:
-            return await client.evalsha(self.sha, len(keys or ()), *given)
-        except NoScriptError:
-            # A replica that became a master knows no scripts; SCRIPT LOAD could not follow a slot that is moving.
-            return await client.eval(self.script, len(keys or ()), *given)
 
 
 def key_of(args: tuple[Any, ...]) -> Any:

@@ -21,7 +21,7 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from nexus.adapters.redis.scripts import GROUP, GROUP_FETCH, GROUP_GIVE_BACK, GROUP_RENEW, GROUP_SHED
+from nexus.adapters.redis.scripts import GROUP, GROUP_FETCH, GROUP_GIVE_BACK, GROUP_RENEW, GROUP_SHED, Script
 from nexus.adapters.redis.stream_subscription import (
     BLOCK_MS,
     LONGEST_PAUSE_S,
@@ -71,7 +71,7 @@ class GroupReader:
         self.in_hand = EntriesInHand(client, self.topic, self._key, self._names, lease_ms)
         self._largest = _LARGEST_EXPECTED
         self._look_at = 0.0
-        self._shed, self._fetch = client.register_script(GROUP_SHED), client.register_script(GROUP_FETCH)
+        self._shed, self._fetch = Script(client, GROUP_SHED), Script(client, GROUP_FETCH)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Read, take over, renew and acknowledge. Waits for Redis before it has started."""
@@ -213,8 +213,8 @@ class EntriesInHand:
         self._to_acknowledge: dict[str, None] = {}
         self._freed = anyio.Event()
         self._acknowledgeable = anyio.Event()
-        self._renew = client.register_script(GROUP_RENEW)
-        self._give_back = client.register_script(GROUP_GIVE_BACK)
+        self._renew = Script(client, GROUP_RENEW)
+        self._give_back = Script(client, GROUP_GIVE_BACK)
 
     def __len__(self) -> int:
         """How many are in hand."""

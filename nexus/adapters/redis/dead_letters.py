@@ -12,7 +12,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from nexus.adapters.redis.client import repeated
-from nexus.adapters.redis.scripts import DEAD_LETTER_ADD
+from nexus.adapters.redis.scripts import DEAD_LETTER_ADD, Script
 from nexus.core.ports import DeadLetter
 
 _SAME_LETTER_MS: Final = 60_000
@@ -32,7 +32,7 @@ class RedisDeadLetters:
         self._stream = f"{prefix}nexus:dead-letters"
         self._most = most
         self._repeated_s = repeated_s
-        self._add = client.register_script(DEAD_LETTER_ADD)
+        self._add = Script(client, DEAD_LETTER_ADD)
 
     async def keep(self, letter: DeadLetter) -> None:
         """Keep a dead letter, unless the same was kept within the last minute."""

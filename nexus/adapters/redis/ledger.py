@@ -33,6 +33,7 @@ from nexus.adapters.redis.scripts import (
     OUTBOX_REMOVE,
     RELEASE,
     RENEW,
+    Script,
 )
 from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, OutboxRow
@@ -75,9 +76,9 @@ class RedisOutbox:
         self._client = client
         self._repeated_s = repeated_s
         self._limits = (most_rows, most_bytes)
-        self._put = client.register_script(OUTBOX_PUT)
-        self._read = client.register_script(OUTBOX_READ)
-        self._remove = client.register_script(OUTBOX_REMOVE)
+        self._put = Script(client, OUTBOX_PUT)
+        self._read = Script(client, OUTBOX_READ)
+        self._remove = Script(client, OUTBOX_REMOVE)
 
     def rows_key(self, owner_key: str) -> str:
         """The key of one owner's rows; an owner's own key may be long and hold anything."""
@@ -153,10 +154,10 @@ class RedisLedger:
         self._acknowledged = acknowledged
         self._reply_keep_ms = reply_keep_ms
         self._one_server = not isinstance(client, ClusterRedis)
-        self._claim = client.register_script(CLAIM)
-        self._renew = client.register_script(RENEW)
-        self._release = client.register_script(RELEASE)
-        self._conclude = client.register_script(CONCLUDE_STREAMS if acknowledged else CONCLUDE_PUBSUB)
+        self._claim = Script(client, CLAIM)
+        self._renew = Script(client, RENEW)
+        self._release = Script(client, RELEASE)
+        self._conclude = Script(client, CONCLUDE_STREAMS if acknowledged else CONCLUDE_PUBSUB)
 
     async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""

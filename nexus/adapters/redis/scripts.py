@@ -3,7 +3,33 @@
 Times are those of Redis, in milliseconds. The same on Redis 7.0 and newer and on Valkey.
 """
 
-from typing import Final
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
+
+
+class Script:
+    """A script, called by its hash, and sent whole to a server that does not know it.
+
+    redis-py's own loads it first and then calls it: another SCRIPT FLUSH may come in between, and on a cluster its slot
+    may move.
+    """
+
+    def __init__(self, client: Redis, text: str) -> None:
+        self._client: Any = client
+        self._text = text
+        self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    async def __call__(self, keys: Sequence[Any] = (), args: Sequence[Any] = ()) -> Any:
+        """What the script returns."""
+        try:
+            return await self._client.evalsha(self._sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return await self._client.eval(self._text, len(keys), *keys, *args)
+
 
 # The group through which the replicas share out their work, whichever streams it is in.
 GROUP: Final = "nexus"

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError, ResponseError
 from nexus.adapters.redis.client import translated
 from nexus.adapters.redis.consumer_group import GroupReader
 from nexus.adapters.redis.ledger import is_of_one_requester
-from nexus.adapters.redis.scripts import GROUP, STREAM_PUBLISH, STREAM_TRIM
+from nexus.adapters.redis.scripts import GROUP, STREAM_PUBLISH, STREAM_TRIM, Script
 from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.core.concurrency import ungrouped
 from nexus.core.models import Topics
@@ -63,7 +63,7 @@ class RedisStreamsBus:
         self._keep_ms = keep_ms
         self._once_ms = once_ms
         self._connect_s = connect_s
-        self._publish = client.register_script(STREAM_PUBLISH)
+        self._publish = Script(client, STREAM_PUBLISH)
         self._trimmer = StreamTrimmer(client, prefix, keep_ms)
         self._readers: list[GroupReader] = []
 
@@ -167,7 +167,7 @@ class StreamTrimmer:
         self._client = client
         self._prefix = prefix
         self._keep_ms = keep_ms
-        self._trim = client.register_script(STREAM_TRIM)
+        self._trim = Script(client, STREAM_TRIM)
         # Where a stream ended, and when that was seen by this process's own clock.
         self._ends: dict[str, tuple[bytes, float]] = {}
 

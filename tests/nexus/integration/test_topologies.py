@@ -19,6 +19,7 @@ from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis.dead_letters import RedisDeadLetters
 from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus, RedisSubscription
+from nexus.adapters.redis.scripts import Script
 from nexus.bootstrap import open_nexus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings
@@ -283,7 +284,7 @@ async def test_nothing_is_sent_twice(cluster: Cluster, channel_prefix: str) -> N
     """A command whose answer does not come fails, and has been executed once."""
     key = f"{channel_prefix}counter"
     async with open_redis(cluster.url) as client:
-        script = client.register_script("return redis.call('INCR', KEYS[1])")
+        script = Script(client, "return redis.call('INCR', KEYS[1])")
         assert await script(keys=[key]) == 1
         owner = await cluster.owner_of(key)
         owner.stop()
