@@ -203,24 +203,20 @@ async def _hold(
 
 def after_delay(document: Row, again_s: float) -> dict[str, Any]:
     """The changes to a document for which the model could not be asked."""
-    delays = _count(document, "delays")
+    delays = count_in(document, "delays")
     return {"delays": delays + 1, "due_at": utc_now() + _pause(again_s, delays, _LONGEST_DELAY)}
 
 
 def after_unusable_reply(document: Row, again_s: float) -> dict[str, Any]:
     """The changes to a document for which the model gave an unusable reply; the last time nothing is due any more."""
-    attempts = attempts_at(document) + 1
+    attempts = count_in(document, "attempts") + 1
     if attempts >= _MOST_ATTEMPTS:
         return {"attempts": attempts, **NOTHING_DUE}
     return {"attempts": attempts, "due_at": utc_now() + _pause(again_s, attempts - 1, _LONGEST_PAUSE)}
 
 
-def attempts_at(document: Row) -> int:
-    """How often the work on a document gave nothing of use; 0 where what it holds there is no number."""
-    return _count(document, "attempts")
-
-
-def _count(document: Row, name: str) -> int:
+def count_in(document: Row, name: str) -> int:
+    """A count that a document holds; 0 where what it holds there is none."""
     number = document.get(name)
     return number if isinstance(number, int) and 0 <= number < _LARGEST_COUNT else 0
 

@@ -4,12 +4,12 @@
   and inserting.
 - A turn is changed field by field in one operation, so that of two replicas neither undoes the other's change.
 - Contents of details and rows of a compaction, which are long, stay on the server unless they are asked for.
+- What others have stored in place of a number is passed over, wherever the highest number or those below one are read.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from inspect import isawaitable
-from operator import itemgetter
 from typing import Any, Final
 
 import anyio
@@ -26,10 +26,12 @@ from nexus.adapters.mongo.client import (
     read_one,
     read_page,
 )
-from nexus.adapters.mongo.schema import WORDS, of_session, unchanged
+from nexus.adapters.mongo.schema import WORDS, id_text, of_session, unchanged
 from nexus.adapters.mongo.search import check_phrase, containing, inner_word
+from nexus.core.models import LONG_AGO, parse_moment
 from nexus.core.ports import Row
 from nexus.core.ports.memory import NewestMemory, TurnTouch
+from nexus.core.ports.store import LARGEST
 from nexus.core.turns import CLOSE, Structured
 from nexus.core.working_memory import Detail
 
@@ -59,7 +61,6 @@ _BACKWARDS: Final = ("owner_key", "session_id", "name", "version")
 _BACKWARDS_OF_KIND: Final = ("owner_key", "session_id", "kind", "name", "version")
 # Several archives may be of one moment.
 _LAST_FIRST: Final = [("updated_at", DESCENDING), ("name", DESCENDING)]
-_NAME: Final = itemgetter("name")
 # How long it may take until an index of words is noticed.
 _WORDS_CHECKED_S: Final = 60
 
@@ -79,7 +80,8 @@ class MongoTurns(Operations):
     @driver_call
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number."""
-        return await read_one(self._turns, of_session(owner_key, session_id), _TURN_HEADER, _LAST_TURN_FIRST)
+        session = of_session(owner_key, session_id)
+        return await read_one(self._turns, _numbered(session, "turn_number"), _TURN_HEADER, _LAST_TURN_FIRST)
 
     @driver_call
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
@@ -105,7 +107,7 @@ class MongoTurns(Operations):
         whole: bool = False,
     ) -> list[Row]:
         """Up to `limit` turns, the highest number first."""
-        query = {**of_session(owner_key, session_id), **_below("turn_number", before)}
+        query = _numbered(of_session(owner_key, session_id), "turn_number", before)
         if without_runs:
             query["run_id"] = {"$nin": list(without_runs)}
         return await read_page(self._turns, query, _WHOLE_TURN if whole else _SHORT_TURN, _LAST_TURN_FIRST, limit)
@@ -143,7 +145,8 @@ class MongoTurns(Operations):
             runs.setdefault((touch.owner_key, touch.session_id), []).append(touch.run_id)
         queries = [{**of_session(*place), "run_id": {"$in": of_place}} for place, of_place in runs.items()]
         found = await self._turns.find({"$or": queries}, _RUN_OF_TURN).to_list(None)
-        known = {(row["owner_key"], row["session_id"], row["run_id"]) for row in found}
+        # No set: other writers' documents may hold anything there.
+        known = [(row.get("owner_key"), row.get("session_id"), row.get("run_id")) for row in found]
         return [touch for touch in touches if (touch.owner_key, touch.session_id, touch.run_id) not in known]
 
     @driver_call
@@ -171,12 +174,13 @@ class MongoMemory(Operations):
     @driver_call
     async def latest_overview(self, owner_key: str, session_id: str) -> Row | None:
         """The overview with the highest revision."""
-        return await read_one(self._overviews, of_session(owner_key, session_id), _WHOLE, _NEWEST_REVISION_FIRST)
+        session = of_session(owner_key, session_id)
+        return await read_one(self._overviews, _numbered(session, "revision"), _WHOLE, _NEWEST_REVISION_FIRST)
 
     @driver_call
     async def overviews(self, owner_key: str, session_id: str, *, limit: int, before: int | None = None) -> list[Row]:
         """Up to `limit` overviews, the highest revision first."""
-        query = {**of_session(owner_key, session_id), **_below("revision", before)}
+        query = _numbered(of_session(owner_key, session_id), "revision", before)
         return await read_page(self._overviews, query, _WHOLE, _NEWEST_REVISION_FIRST, limit)
 
     @insert_call
@@ -187,7 +191,7 @@ class MongoMemory(Operations):
     @driver_call
     async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
         """The newest version of each detail, by name, without `content`."""
-        return sorted(await _aggregated(self._details, newest_versions(of_session(owner_key, session_id))), key=_NAME)
+        return sorted(await _aggregated(self._details, newest_versions(of_session(owner_key, session_id))), key=_name)
 
     @driver_call
     async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:
@@ -211,10 +215,10 @@ class MongoMemory(Operations):
         found: dict[str, list[Row]] = {part: [] for part in ("overview", *parts)}
         for row in await _aggregated(self._overviews, [*overview, *unions]):
             found[row.pop("_id")].append(row)
-        noted = sorted(found["note"], key=lambda detail: (detail["updated_at"], detail["name"]), reverse=True)
+        noted = sorted(found["note"], key=lambda detail: (_moment(detail), _name(detail)), reverse=True)
         return NewestMemory(
             next(iter(found["overview"]), None),
-            sorted([*noted[:notes], *found["archive"]], key=_NAME),
+            sorted([*noted[:notes], *found["archive"]], key=_name),
             len(noted) + sum(row["count"] for row in found["archives"]),
             next(iter(found["compaction"]), None),
         )
@@ -250,14 +254,14 @@ class MongoMemory(Operations):
         session = of_session(owner_key, session_id)
         newest: dict[str, Row] = {}
         for header in await self._places_with(session, text):
-            known = newest.get(header["name"])
-            if known is None or known["version"] < header["version"]:
-                newest[header["name"]] = header
-        last_first = sorted(newest.values(), key=lambda each: (each["updated_at"], each["_id"]), reverse=True)
+            known = newest.get(_name(header))
+            if isinstance(header.get("version"), int) and (known is None or known["version"] < header["version"]):
+                newest[_name(header)] = header
+        last_first = sorted(newest.values(), key=lambda each: (_moment(each), id_text(each["_id"])), reverse=True)
         ids = [header["_id"] for header in last_first[:limit]]
         rows = await self._details.find({"_id": {"$in": ids}, **session}).to_list(None)
-        found = {row.pop("_id"): row for row in rows}
-        return [found[each] for each in ids if each in found]
+        found = {id_text(row.pop("_id")): row for row in rows}
+        return [found[each] for each in map(id_text, ids) if each in found]
 
     @insert_call
     async def insert_compaction(self, compaction: Row) -> bool:
@@ -267,14 +271,15 @@ class MongoMemory(Operations):
     @driver_call
     async def latest_compaction(self, owner_key: str, session_id: str) -> Row | None:
         """The compaction with the highest number, without `rows`."""
-        return await read_one(self._compactions, of_session(owner_key, session_id), _WITHOUT_ROWS, _HIGHEST_FIRST)
+        session = of_session(owner_key, session_id)
+        return await read_one(self._compactions, _numbered(session, "number"), _WITHOUT_ROWS, _HIGHEST_FIRST)
 
     @driver_call
     async def compactions(
         self, owner_key: str, session_id: str, *, limit: int, before: int | None = None, whole: bool = False
     ) -> list[Row]:
         """Up to `limit` compactions, the highest number first; `whole`: with `rows`."""
-        query = {**of_session(owner_key, session_id), **_below("number", before)}
+        query = _numbered(of_session(owner_key, session_id), "number", before)
         return await read_page(self._compactions, query, _WHOLE if whole else _WITHOUT_ROWS, _HIGHEST_FIRST, limit)
 
     @driver_call
@@ -352,7 +357,7 @@ def newest_versions(session: Row, kind: str | None = None) -> list[Row]:
 
 def _of_highest(session: Row, name: str) -> list[Row]:
     """The stages that give the document of a session with the highest revision or number."""
-    return [{"$match": session}, {"$sort": {name: DESCENDING}}, {"$limit": 1}]
+    return [{"$match": _numbered(session, name)}, {"$sort": {name: DESCENDING}}, {"$limit": 1}]
 
 
 async def _aggregated(collection: Any, pipeline: Sequence[Row]) -> list[Row]:
@@ -362,5 +367,14 @@ async def _aggregated(collection: Any, pipeline: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _below(name: str, before: int | None) -> dict[str, Any]:
-    return {} if before is None else {name: {"$lt": before}}
+def _numbered(session: Row, name: str, before: int | None = None) -> Row:
+    """The condition for documents of a session with a number there, below `before`."""
+    return {**session, name: {"$gte": 1, "$lte": LARGEST} if before is None else {"$gte": 1, "$lt": before}}
+
+
+def _name(detail: Row) -> str:
+    return str(detail.get("name"))
+
+
+def _moment(detail: Row) -> datetime:
+    return parse_moment(detail.get("updated_at")) or LONG_AGO

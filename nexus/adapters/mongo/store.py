@@ -17,7 +17,7 @@ from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
 from nexus.adapters.mongo.client import Calls, driver_call, insert_call, read_one
 from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
-from nexus.adapters.mongo.schema import CODEC, Indexes, of_session
+from nexus.adapters.mongo.schema import CODEC, EXACT_CODEC, Indexes, of_session
 from nexus.adapters.mongo.transfer import MongoTransfer
 from nexus.core.errors import ConfigError
 from nexus.core.models import utc_now
@@ -84,7 +84,9 @@ class MongoStore(MongoMessages):
         super().__init__(self._database["messages"], calls, indexed)
         self.turns: TurnStore = MongoTurns(self._database["turns"], calls, indexed)
         self.memory: MemoryStore = MongoMemory(self._database, calls, indexed)
-        self.transfer: TransferStore = MongoTransfer(self._messages, calls, indexed)
+        self.transfer: TransferStore = MongoTransfer(
+            self._messages.with_options(codec_options=EXACT_CODEC), calls, indexed
+        )
 
     async def prepare(self) -> None:
         """Make the indexes; StoreRejectedError names a collection whose documents break a promise of uniqueness."""

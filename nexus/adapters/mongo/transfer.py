@@ -111,7 +111,7 @@ class MongoTransfer(Operations):
 
     def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         super().__init__(calls, indexed)
-        self._messages = messages.with_options(codec_options=EXACT_CODEC)
+        self._messages = messages
 
     def checked(self, document: Row) -> Row:
         """The document as it is read again once it is stored."""

@@ -176,4 +176,4 @@ async def _compacted(store: MemoryStore, owner_key: str, session_id: str) -> tup
             tail = compaction.tail if before is None and tail is WHOLE else tail
         if len(documents) < _COMPACTIONS_AT_ONCE:
             return under, tail
-        before = min(document["number"] for document in documents)
+        before = documents[-1]["number"]

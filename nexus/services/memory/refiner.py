@@ -23,7 +23,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final, Self
 
 import anyio
@@ -34,7 +33,7 @@ from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row, TokenCounter
 from nexus.core.ports.memory import MemoryStore
-from nexus.core.working_memory import REFINE
+from nexus.core.working_memory import REFINE, Compaction
 from nexus.services.due_work import (
     NOTHING_DUE,
     WorkClaim,
@@ -42,10 +41,11 @@ from nexus.services.due_work import (
     WorkSignal,
     after_delay,
     after_unusable_reply,
-    attempts_at,
     claim_due,
+    count_in,
     run_due_work,
 )
+from nexus.services.memory.documents import read_all
 from nexus.services.memory.model_summary import SummaryWriter
 from nexus.services.text.model_reply import UnusableReplyError
 from nexus.services.text.sentences import weight
@@ -112,11 +112,19 @@ class SummaryRefiner:
     async def _take(self) -> WorkClaim | None:
         if self._model.resting_s:
             return None
-        claim = partial(self._store.claim_compaction, REFINE)
-        return await claim_due(claim, self._write, lease_s=self.settings.lease_s, unchanged=("summary", "source"))
+        return await claim_due(self._claim, self._write, lease_s=self.settings.lease_s, unchanged=("summary", "source"))
+
+    async def _claim(self, now: datetime, until: datetime) -> Row | None:
+        """Claim a compaction. On malformed ones, which are logged, nothing is due any more."""
+        while compaction := await self._store.claim_compaction(REFINE, now, until):
+            if _read(compaction):
+                return compaction
+            with suppress(StoreRejectedError):
+                await self._write(compaction, NOTHING_DUE, {"due_at": until})
+        return None
 
     async def _write(self, compaction: Row, changes: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
-        place = compaction["owner_key"], compaction["session_id"], compaction["number"]
+        place: list[Any] = [compaction.get(name) for name in ("owner_key", "session_id", "number")]
         return await self._store.update_compaction(*place, changes, seen=seen)
 
     async def _handle(self, claimed: WorkClaim) -> None:
@@ -187,8 +195,8 @@ class SummaryRefiner:
         around = await self._store.compactions(
             document["owner_key"], document["session_id"], limit=3, before=number + 2
         )
-        before = next((other for other in around if other["number"] < number), None)
-        return before, next((other for other in around if other["number"] > number), None)
+        before = next((other for other in around if _read(other) and other["number"] < number), None)
+        return before, next((other for other in around if _read(other) and other["number"] > number), None)
 
     def _waiting(self, before: Row) -> dict[str, Any]:
         """It is due again when the one before it is done, else after its lease."""
@@ -204,6 +212,10 @@ class SummaryRefiner:
             self._signal.notify()
 
 
+def _read(compaction: Row) -> list[Compaction]:
+    return read_all(Compaction, (compaction.get("owner_key", ""), compaction.get("session_id", "")), [compaction])
+
+
 def _holds_up(compaction: Row) -> bool:
     is_due = compaction.get("work") == REFINE and isinstance(compaction.get("due_at"), datetime)
-    return is_due and attempts_at(compaction) < _HOLDS_UP
+    return is_due and count_in(compaction, "attempts") < _HOLDS_UP

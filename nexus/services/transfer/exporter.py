@@ -110,15 +110,16 @@ async def _revisions(store: MemoryStore, key: tuple[str, str], folder: NewFolder
 
 
 async def _details(store: MemoryStore, key: tuple[str, str], folder: NewFolder) -> AsyncIterator[Row]:
-    newest = {row["name"]: row["version"] for row in await store.list_details(*key)}
+    headers = [_json(Detail, row, "name") for row in await store.list_details(*key)]
+    newest = {header["name"]: header["version"] for header in headers}
     names, after = files.detail_files(newest), None
     while page := await store.detail_versions(*key, limit=_PAGE, after=after):
         for document in page:
-            name, version = document["name"], document["version"]
+            value = _json(Detail, document, "name")
+            name, version = value["name"], value["version"]
             # A version that was written since is not part of the export.
             if version > newest.get(name, 0):
                 continue
-            value = _json(Detail, document, "name")
             if version == newest[name]:
                 value["file"] = names[name]
                 folder.write(f"{files.DETAIL_FOLDER}/{names[name]}", value.pop("content"))

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from nexus.core.models import utc_now
+from nexus.core.models import LONG_AGO, parse_moment, utc_now
 from nexus.core.ports import Row
 from nexus.core.turns import (
     CLOSE,
@@ -50,7 +50,7 @@ from nexus.core.turns import (
     TurnStatus,
 )
 from nexus.core.wire import is_deeper
-from nexus.services.due_work import NOTHING_DUE
+from nexus.services.due_work import NOTHING_DUE, count_in
 from nexus.services.history.rows import storable, text_or_empty
 from nexus.services.history.run_facts import RunMessage, TurnFacts, read_facts
 from nexus.services.text.content import compact_json
@@ -72,7 +72,7 @@ _DEEPEST: Final = 50
 
 def new_document(start: TurnStart, latest: Row | None, goal: str, *, begun_at: datetime, now: datetime) -> Row:
     """The document of a turn that follows `latest`, with a summary by rules of its input."""
-    number = 1 + (latest["turn_number"] if latest else 0)
+    number = 1 + (int(latest["turn_number"]) if latest else 0)
     turn = Turn(
         id=f"turn_{number}_{int(start.timestamp.timestamp() * 1_000)}",
         turn_number=number,
@@ -152,7 +152,7 @@ def is_overtaken(document: Row, latest: Row) -> bool:
     """Whether the latest turn of its session began after the last row of this one was recorded, or at that moment."""
     begun_at = latest.get("begun_at")
     is_later = latest["turn_number"] > document["turn_number"]
-    return is_later and isinstance(begun_at, datetime) and begun_at >= document["heard_at"]
+    return is_later and isinstance(begun_at, datetime) and begun_at >= _heard_at(document)
 
 
 def changes_by_review(
@@ -163,12 +163,13 @@ def changes_by_review(
     After a silence of `idle` a turn is over without an answer; after one of `settled` no row of it is on its way any
     more. `rows` is how many rows there are.
     """
-    silence = now - document["heard_at"]
-    if facts.finished or silence >= idle or rows < (document.get("rows") or 0):
-        return _changes_at_end(document, facts, rows, document["heard_at"] + settled)
+    heard_at = min(_heard_at(document), now)
+    silence = now - heard_at
+    if facts.finished or silence >= idle or rows < count_in(document, "rows"):
+        return _changes_at_end(document, facts, rows, heard_at + settled)
     if document.get("overtaken") and silence >= settled:
         # More may come, and then it is closed again: a model is asked only when that has become unlikely.
-        return _changes_at_end(document, facts, rows, document["heard_at"] + idle)
+        return _changes_at_end(document, facts, rows, heard_at + idle)
     # With an answer known, the result of a tool is missing: it may be recorded at any moment, or never.
     pause = max(silence, _RESULT_AFTER) if facts.answer else _LOOK_AFTER
     return {"due_at": now + min(pause, _LOOK_AFTER, idle - silence)}
@@ -226,7 +227,7 @@ def read_turn(document: Row) -> Turn | None:
 
 
 def _changes_at_end(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) -> dict[str, Any]:
-    known = document.get("rows") or 0
+    known = count_in(document, "rows")
     if rows < known or not facts.messages:
         # Rows were removed or never came: the summaries that are there stay.
         over = TurnStatus.COMPLETED if known or document.get("overtaken") else TurnStatus.FAILED
@@ -246,6 +247,11 @@ def _changes_at_end(document: Row, facts: TurnFacts, rows: int, summarise_at: da
     if not _says_all(document, facts):
         changes |= {"summaries": summarise_by_rules(facts).model_dump(), "insights": []}
     return {**changes, "work": SUMMARISE, "due_at": summarise_at, "attempts": 0, "delays": 0}
+
+
+def _heard_at(document: Row) -> datetime:
+    """When something of the run was last recorded; long ago where the document does not say so."""
+    return parse_moment(document.get("heard_at")) or LONG_AGO
 
 
 def _is_answered(document: Row, facts: TurnFacts) -> bool:

@@ -76,12 +76,14 @@ class TurnStarter:
             latest = await self._store.latest_turn(*key)
             if latest and not is_numbered(latest):
                 raise StoreRejectedError("the latest turn of the session has no number")
-            if latest is None or latest.get("run_id") not in waiting:
+            if latest is None or latest.get("run_id") not in [*waiting]:
                 for run_id in await self._insert(key, [*waiting.values()], latest):
                     del waiting[run_id]
             if waiting:
                 # A number was taken by another replica, or a run is a turn already.
                 for known in await self._store.turns_of_runs(*key, [*waiting]):
+                    if not is_placed(known):
+                        raise StoreRejectedError("the turn of the run is malformed")
                     await self._take_over(key, waiting.pop(known["run_id"]).start, known)
 
     async def begin_late(self, touch: TurnTouch) -> Key | None:
@@ -129,8 +131,6 @@ class TurnStarter:
 
     async def _take_over(self, key: Key, start: TurnStart, known: Row) -> None:
         """Have the turn of a run know what a later request of the run brings."""
-        if not is_placed(known):
-            raise StoreRejectedError("the turn of the run is malformed")
         changes, unless_due = changes_by_request(start, known)
         if not changes:
             return
@@ -250,7 +250,7 @@ class TurnMemory:
         await self._queue.settled((owner_key, session_id))
         own = await self._store.turns_of_runs(owner_key, session_id, [run_id])
         turn = own[0] if own else await self._store.latest_turn(owner_key, session_id)
-        if turn is None:
+        if turn is None or not is_numbered(turn):
             return Goal()
         number, text, turn_id = turn["turn_number"], goal_of(turn), str(turn.get("id", ""))
         return Goal(text, turn_id, number, number - 1) if own else Goal(text, turn_id, None, number)

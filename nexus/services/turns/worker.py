@@ -24,6 +24,7 @@ from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
 from nexus.core.turns import CLOSE, SUMMARISE
 from nexus.services.due_work import (
+    NOTHING_DUE,
     WorkClaim,
     WorkSettings,
     WorkSignal,
@@ -117,11 +118,13 @@ class TurnWorker:
         return await claim_due(claim, self._write, lease_s=self.settings.lease_s, unchanged=unchanged)
 
     async def _claim(self, work: str, now: datetime, until: datetime) -> Row | None:
-        """Claim a turn. Malformed ones, which nothing can be written to, are passed over."""
+        """Claim a turn. On malformed ones, which are logged, nothing is due any more."""
         while turn := await self._store.claim(work, now, until):
             if is_placed(turn):
                 return turn
             _log.warning("turn_malformed", run_id=str(turn.get("run_id")))
+            with suppress(StoreRejectedError):
+                await self._write(turn, NOTHING_DUE, {"due_at": until})
         return None
 
     async def _try(self, do: Callable[[WorkClaim], Awaitable[None]], claimed: WorkClaim) -> None:
@@ -158,7 +161,7 @@ class TurnWorker:
         return changes
 
     async def _write(self, turn: Row, changes: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
-        place = turn["owner_key"], turn["session_id"], turn["turn_number"]
+        place: list[Any] = [turn.get(name) for name in ("owner_key", "session_id", "turn_number")]
         return await self._store.update_turn(*place, changes, seen=seen)
 
     async def _rows_of(self, turn: Row) -> list[Row]:
