@@ -124,8 +124,8 @@ class SummaryRefiner:
         return None
 
     async def _write(self, compaction: Row, changes: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
-        place: list[Any] = [compaction.get(name) for name in ("owner_key", "session_id", "number")]
-        return await self._store.update_compaction(*place, changes, seen=seen)
+        place: dict[str, Any] = {name: compaction.get(name) for name in ("owner_key", "session_id", "number")}
+        return await self._store.update_compaction(**place, changes=changes, seen=seen)
 
     async def _handle(self, claimed: WorkClaim) -> None:
         run_id = claimed.document.get("run_id")

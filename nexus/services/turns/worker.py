@@ -161,8 +161,8 @@ class TurnWorker:
         return changes
 
     async def _write(self, turn: Row, changes: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
-        place: list[Any] = [turn.get(name) for name in ("owner_key", "session_id", "turn_number")]
-        return await self._store.update_turn(*place, changes, seen=seen)
+        place: dict[str, Any] = {name: turn.get(name) for name in ("owner_key", "session_id", "turn_number")}
+        return await self._store.update_turn(**place, changes=changes, seen=seen)
 
     async def _rows_of(self, turn: Row) -> list[Row]:
         run, rows = (turn["owner_key"], turn["run_id"]), list[Row]()
