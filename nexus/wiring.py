@@ -122,8 +122,15 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
     worker = TurnWorker(
         store.turns, store, model, max_input_tokens=input_tokens, settings=turn_settings(settings), metrics=metrics
     )
-    turns = TurnMemory(store.turns, store, worker, metrics)
-    persistence = PersistenceService(store, metrics, ledger=ledger, recorded=turns.note_row, outbox=transport.outbox)
+    turns = TurnMemory(store.turns, store, worker, metrics, refused=letters.write_refused)
+    persistence = PersistenceService(
+        store,
+        metrics,
+        ledger=ledger,
+        recorded=turns.note_row,
+        refused=letters.write_refused,
+        outbox=transport.outbox,
+    )
     states = SessionStates(store, metrics)
     services = None
     if settings.memory.working_memory:

@@ -69,6 +69,7 @@ _EVENTS: Final = {
     Event.ANSWER_REPEATED: ("nexus_answers_repeated", "Kept answers announced again to who asked again."),
     Event.LATE_ANSWER_DISCARDED: ("nexus_late_answers_discarded", "Answers discarded: another replica had answered."),
     Event.REQUEST_DROPPED: ("nexus_requests_dropped", "Requests let go without an answer, beyond every bound."),
+    Event.DEAD_LETTER_LOST: ("nexus_dead_letters_lost", "Messages that could not even become dead letters."),
     Event.BACKGROUND_FAULT: ("nexus_background_faults", "Unexpected errors in background tasks, which went on."),
 }
 _QUEUES: Final = {

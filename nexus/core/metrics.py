@@ -19,6 +19,7 @@ class Event(StrEnum):
     ANSWER_REPEATED = "answer_repeated"
     LATE_ANSWER_DISCARDED = "late_answer_discarded"  # an answer came too late, another replica had given one
     REQUEST_DROPPED = "request_dropped"  # a request was let go without an answer, because even too many refusals waited
+    DEAD_LETTER_LOST = "dead_letter_lost"  # a message that could not be used was dropped, without a dead letter
     ROW_RECORDED = "row_recorded"  # a row was written, or was there already
     ROW_REJECTED = "row_rejected"  # the store will never accept the row
     ROW_LOST = "row_lost"  # a row was unwritten when the service ended

@@ -21,14 +21,23 @@ import structlog
 from pydantic_core import from_json
 
 from nexus.core.concurrency import Pauses, supervised
-from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import Event, Metrics, NoMetrics
+from nexus.core.errors import BusUnavailableError, StoreUnavailableError
+from nexus.core.metrics import Metrics, NoMetrics
 from nexus.core.models import Message, Topics, new_row_id, utc_now
 from nexus.core.ports import Cutoff, MessageStore, Outbox, OutboxRow, Past, RequestLedger, Row, RunOrigin
+from nexus.core.ports.store import Refused, Settled
 from nexus.core.wire import compact
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history.reader import UntilStored, read_past, read_session
-from nexus.services.history.recorder import Recorded, Recorder, RunOrigins, insert_row, insert_rows, with_fresh_id
+from nexus.services.history.recorder import (
+    Recorded,
+    Recorder,
+    RunOrigins,
+    count_outcome,
+    insert_row,
+    insert_rows,
+    with_fresh_id,
+)
 from nexus.services.history.rows import clamp_timestamp, human_row, llm_row, tool_row
 
 _log = structlog.get_logger(__name__)
@@ -37,7 +46,7 @@ _log = structlog.get_logger(__name__)
 _PENDING_S: Final = 0.25
 
 
-async def _ignore(_row: Row) -> None:
+async def _ignore(*_: Any) -> None:
     pass
 
 
@@ -50,7 +59,7 @@ class PersistenceService:
       store is read.
     - The ledger keeps the origins of runs for all replicas.
     - `recorded` is called with every result that was not recorded before, and with every input that waited in the
-      outbox.
+      outbox; `refused` with every input that the store refuses.
     - Errors: `StoreUnavailableError` where the store, or the outbox, did not answer.
     """
 
@@ -62,11 +71,13 @@ class PersistenceService:
         ledger: RequestLedger | None = None,
         outbox: Outbox | None = None,
         recorded: Recorded = _ignore,
+        refused: Refused = _ignore,
     ) -> None:
         self._store = store
         self._metrics = metrics or NoMetrics()
         self._outbox = outbox
         self._recorded = recorded
+        self._refused = refused
         self.origins = RunOrigins(store, ledger)
         self._recorder = Recorder(store, self.origins, self._metrics, recorded)
 
@@ -80,7 +91,7 @@ class PersistenceService:
         """Write what is offered, and drain the outbox, until the context ends. `flush` first, to lose nothing."""
         async with anyio.create_task_group() as tasks:
             if self._outbox:
-                drainer = OutboxDrainer(self._outbox, self._store, self._metrics, self._recorded)
+                drainer = OutboxDrainer(self._outbox, self._store, self._metrics, self._recorded, self._refused)
                 tasks.start_soon(supervised, self._metrics, "outbox", drainer.run)
             async with self._recorder.running():
                 yield self
@@ -98,15 +109,15 @@ class PersistenceService:
         """Keep the origin of a run for all replicas. Returns that of the first request for it."""
         return await self.origins.begin(owner_key, run_id, origin, keep_ms)
 
-    def offer(self, topic: str, message: Message, size: int, settled: Callable[[], None] = lambda: None) -> bool:
+    def offer(self, topic: str, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
         """Accept a result from the bus, with a payload of `size` bytes, for recording. Never waits.
 
-        `settled` is called when it is written, or never will be because the store does not accept it. False when too
+        `settled` is called when it is written, or with the reason why the store never will accept it. False when too
         much is waiting already; True also for what is not recorded by rule.
         """
         row = llm_row(message) if topic == Topics.LLM_RESULTS else tool_row(message)
         if row is None:
-            settled()
+            settled(None)
             return True
         return self._recorder.offer(row, size, settled)
 
@@ -118,17 +129,16 @@ class PersistenceService:
     async def insert_input(self, row: Row, *, outbox_waiting: bool = False) -> None:
         """Return when the store has the row, or that of an earlier request of the run which waits in the outbox.
 
-        Runs that were begun since go by the `_id` of the earlier one.
+        Runs that were begun since go by the `_id` of the earlier one. Of a row that the store refuses, another that
+        says so stands in its place.
         """
         waiting = await self._waiting(row["owner_key"], outbox_waiting)
         earlier = [each for each in waiting if (each["run_id"], each["id"]) == (row["run_id"], row["id"])]
         _, outcome = await insert_row(self._store, with_fresh_id(earlier[0]) if earlier else row)
-        if isinstance(outcome, StoreRejectedError):
-            _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
-            self._metrics.count(Event.ROW_REJECTED)
-        if not isinstance(outcome, bool):
+        if isinstance(outcome, StoreUnavailableError):
             raise outcome
-        self._metrics.count(Event.ROW_RECORDED)
+        if reason := count_outcome(self._metrics, row, outcome):
+            await self._refused(row, reason)
 
     def outbox_row(self, row: Row) -> OutboxRow:
         """The row as the outbox keeps it."""
@@ -269,14 +279,18 @@ def _log_unreadable(rows: Sequence[OutboxRow]) -> None:
 class OutboxDrainer:
     """Writes the rows of the outbox into the store.
 
-    `recorded` is called with every row that the store has; more than once, where removing it failed.
+    `recorded` is called with every row that the store has; more than once, where removing it failed. `refused` likewise
+    with every row that it refuses.
     """
 
-    def __init__(self, outbox: Outbox, store: MessageStore, metrics: Metrics, recorded: Recorded) -> None:
+    def __init__(  # one for each part
+        self, outbox: Outbox, store: MessageStore, metrics: Metrics, recorded: Recorded, refused: Refused
+    ) -> None:
         self._outbox = outbox
         self._store = store
         self._metrics = metrics
         self._recorded = recorded
+        self._refused = refused
         # Where the next look begins.
         self._offset = 0
 
@@ -328,20 +342,16 @@ class OutboxDrainer:
     async def _write(self, readable: Sequence[tuple[OutboxRow, Row]]) -> tuple[int, StoreUnavailableError | None]:
         """Write rows. Returns how many left the outbox, and why not all, if so."""
         inserted = await insert_rows(self._store, [with_fresh_id(row) for _, row in readable])
-        finished, written, away = [], 0, None
+        finished, away = [], None
         for (each, _), (row, outcome) in zip(readable, inserted, strict=True):
             if isinstance(outcome, StoreUnavailableError):
                 away = outcome
                 continue
             finished.append(each)
-            if isinstance(outcome, StoreRejectedError):
-                _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
-            else:
-                written += 1
-                await self._recorded(row)
+            await self._recorded(row)
+            if reason := count_outcome(self._metrics, row, outcome):
+                await self._refused(row, reason)
         if finished:
             await self._outbox.remove(finished)
-            self._metrics.count(Event.ROW_RECORDED, written)
-            self._metrics.count(Event.ROW_REJECTED, len(finished) - written)
-            _log.info("outbox_drained", rows=written)
+            _log.info("outbox_drained", rows=len(finished))
         return len(finished), away

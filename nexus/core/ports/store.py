@@ -1,6 +1,6 @@
 """The document store (contract §2)."""
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -16,6 +16,11 @@ STRUCTURED_SEARCHED: Final = 2_000
 LARGEST: Final = 2**63 - 1
 # Of a row, and names of tools whose calls are left out: each text in it, with the name of the called tool or `""`.
 TextsOf = Callable[[Row, Collection[str]], Iterable[tuple[str, str]]]
+
+# Called when what was accepted is stored (None), or with the reason why it never will be.
+Settled = Callable[[str | None], None]
+# Called with a document that the store refused, and the reason.
+Refused = Callable[[Row, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

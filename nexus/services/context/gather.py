@@ -20,7 +20,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from nexus.core.concurrency import ungrouped
-from nexus.core.errors import BusUnavailableError, NexusError, StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import BusUnavailableError, NexusError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, Part
 from nexus.core.ports import (
     DocumentStore,
@@ -309,7 +309,7 @@ class RunStart:
                 await self._insert_over.wait()
 
     def outbox_row(self) -> OutboxRow | None:
-        """The input for the outbox, where the store has neither taken nor rejected it."""
+        """The input for the outbox, where the store has neither taken nor refused it."""
         return self._sources.conversation.outbox_row(self._build.input_row) if self._needs_outbox else None
 
     async def _insert(self) -> None:
@@ -319,9 +319,6 @@ class RunStart:
             self._needs_outbox = False
         except StoreUnavailableError as error:
             _log.warning("input_not_recorded", request_id=build.request.request_id, reason=str(error))
-        except StoreRejectedError:
-            # From the outbox it would be rejected again. The recorder logs and counts it.
-            self._needs_outbox = False
         self._insert_over.set()
 
     def _offer_turn(self) -> None:

@@ -4,7 +4,8 @@
 - A result that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is
   written or the service stops. A result beyond those bounds is refused.
 - A row whose `id` belongs to a row of another run is recorded under an id of its own rather than lost.
-- One row that the store rejects keeps no other of its batch from being written.
+- One row that the store refuses keeps no other of its batch from being written. In its place stands a row under the
+  same id that says so.
 - Results name their run alone, and may come before its input is written, or to a replica that did not build its
   context. So the replica that builds the first context keeps the run's origin in the ledger, which every replica can
   ask, also while the store is away. Of several origins under one run id the first counts.
@@ -30,9 +31,10 @@ from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnav
 from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import new_row_id, seconds_of, utc_now
 from nexus.core.ports import MessageStore, RequestLedger, Row, RunOrigin
+from nexus.core.ports.store import Settled
 from nexus.core.wire import compact
 from nexus.services.history.reader import own_id
-from nexus.services.history.rows import clamp_timestamp, of_run
+from nexus.services.history.rows import clamp_timestamp, of_run, stand_in
 
 _log = structlog.get_logger(__name__)
 
@@ -105,7 +107,7 @@ def _key(owner_key: str, run_id: str) -> str:
     return hashlib.sha256(compact(["origin", owner_key, run_id])).hexdigest()
 
 
-# Called with a row that was not recorded before.
+# Called with a row that was not recorded before, or with the one that stands in its place.
 Recorded = Callable[[Row], Awaitable[None]]
 # True for a row that is new, False for one that was there; or why it is not in the store.
 Outcome = bool | StoreRejectedError | StoreUnavailableError
@@ -127,16 +129,17 @@ _INPUT_ID_LASTS_S: Final = 60
 async def insert_rows(store: MessageStore, rows: Sequence[Row]) -> list[tuple[Row, Outcome]]:
     """Insert rows, and under an id of their own those whose `id` belongs to a row of another run.
 
-    Returns each row as it is stored, and whether it is new, or why it is not in the store.
+    Returns each row as it is stored, and whether it is new, or why it is not in the store: of one that it refuses the
+    row that stands in its place.
     """
     try:
         outcomes: list[Outcome] = [*await store.insert_messages(rows)] if rows else []
-    except (StoreUnavailableError, StoreRejectedError) as error:
+    except StoreUnavailableError as error:
         outcomes = [error] * len(rows)
-    return [
-        await _insert_reused(store, row) if outcome is False else (row, outcome)
-        for row, outcome in zip(rows, outcomes, strict=True)
-    ]
+    except StoreRejectedError:
+        # Which of them is at fault shows when each is inserted by itself.
+        return [await insert_row(store, row) for row in rows]
+    return [await _settled(store, row, outcome) for row, outcome in zip(rows, outcomes, strict=True)]
 
 
 async def insert_row(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
@@ -144,8 +147,32 @@ async def insert_row(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
     try:
         outcome: Outcome = await store.insert_message(row)
     except (StoreUnavailableError, StoreRejectedError) as error:
-        return row, error
-    return (row, True) if outcome else await _insert_reused(store, row)
+        outcome = error
+    return await _settled(store, row, outcome)
+
+
+async def _settled(store: MessageStore, row: Row, outcome: Outcome) -> tuple[Row, Outcome]:
+    """What is stored at last of a row whose insertion came out so."""
+    if outcome is False:
+        row, outcome = await _insert_reused(store, row)
+    return await _insert_stand_in(store, row, outcome) if isinstance(outcome, StoreRejectedError) else (row, outcome)
+
+
+async def _insert_stand_in(store: MessageStore, row: Row, error: StoreRejectedError) -> tuple[Row, Outcome]:
+    """Insert what stands in the place of a row that the store refuses, if it does not refuse that as well."""
+    try:
+        row = stand_in(row, refusal(error))
+        await store.insert_message(row)
+    except StoreUnavailableError as away:
+        return row, away
+    except StoreRejectedError:
+        pass
+    return row, error
+
+
+def refusal(error: StoreRejectedError) -> str:
+    """The reason of a dead letter, in a row and in a result: what the store said."""
+    return f"The database refused it: {error}"
 
 
 async def _insert_reused(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
@@ -164,6 +191,16 @@ async def _insert_reused(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
 def with_fresh_id(row: Row, lasts_s: int = _INPUT_ID_LASTS_S) -> Row:
     """The row, under a new `_id` where its own is too old to say when it is stored."""
     return row if time() - seconds_of(row["_id"]) <= lasts_s else {**row, "_id": new_row_id()}
+
+
+def count_outcome(metrics: Metrics, row: Row, outcome: bool | StoreRejectedError) -> str | None:
+    """Count a row that is dealt with, and log one that the store refuses. Returns the reason of its dead letter."""
+    if not isinstance(outcome, StoreRejectedError):
+        metrics.count(Event.ROW_RECORDED)
+        return None
+    _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
+    metrics.count(Event.ROW_REJECTED)
+    return refusal(outcome)
 
 
 class PendingWrites:
@@ -204,7 +241,7 @@ class _Waiting:
 
     row: Row
     size: int
-    settled: Callable[[], None]
+    settled: Settled
     written: Callable[[], None]
     faults: int = 0
 
@@ -256,10 +293,10 @@ class Recorder:
                         _log.error("rows_unwritten", rows=self.unwritten)
                         self._metrics.count(Event.ROW_LOST, self.unwritten)
 
-    def offer(self, row: Row, size: int, settled: Callable[[], None]) -> bool:
+    def offer(self, row: Row, size: int, settled: Settled) -> bool:
         """Accept a row of about `size` bytes. Never waits. False when too much is waiting already.
 
-        `settled` is called when it is written or the store will never accept it.
+        `settled` is called when it is written, or with the reason why the store never will accept it.
         """
         full = self.unwritten >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES
         if full or self._send is None:
@@ -301,15 +338,11 @@ class Recorder:
                         _log.warning("record_delayed", message_id=row["id"], reason=reason, unwritten=unwritten)
                     continue
                 item.written()
-                if isinstance(outcome, StoreRejectedError):
-                    _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
-                    self._metrics.count(Event.ROW_REJECTED)
-                else:
-                    self._metrics.count(Event.ROW_RECORDED)
-                    # After an error it is not known which of the attempts wrote it.
-                    if outcome or pauses.begun or item.faults:
-                        await self._report(row)
-                self._settle(item)
+                refused = count_outcome(self._metrics, row, outcome)
+                # After an error it is not known which of the attempts wrote it.
+                if outcome or pauses.begun or item.faults:
+                    await self._report(row)
+                self._settle(item, refused)
             batch = delayed
             if batch:
                 await pauses.wait()
@@ -342,8 +375,8 @@ class Recorder:
         with OuterHandler(self._metrics, _TASK, rows=1):
             await self._recorded(row)
 
-    def _settle(self, item: _Waiting) -> None:
-        item.settled()
+    def _settle(self, item: _Waiting, reason: str | None) -> None:
+        item.settled(reason)
         self._waiting_bytes -= item.size
         self._unsettled.end()
 

@@ -286,6 +286,19 @@ def tool_row(message: Message) -> Row:
     return _row(message, "TOOL", content["result"], metadata)
 
 
+def stand_in(row: Row, reason: str) -> Row:
+    """The row of a message that the store refuses, for the history: it says so where the message would stand."""
+    kept = {name: row["metadata"].get(name) for name in ("source", "tool_name", "call_id", INTERNAL, AGENT_ID)}
+    metadata = {name: value for name, value in kept.items() if value is True or _is_short(value)}
+    if row["role"] == "TOOL":
+        metadata |= {"status": "error", "execution_success": False}
+    return {**row, "content": f"(This message could not be kept. {reason}.)", "metadata": metadata}
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _ID_CHARS
+
+
 def _given_cost(content: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """What a model's result says of the tokens it took and of the phase they belong to, as far as it is in order."""
     cost: dict[str, Any] = {}

@@ -24,7 +24,8 @@ import structlog
 
 from nexus.core.concurrency import OuterHandler
 from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, UnreadablePayloadError
-from nexus.core.metrics import DeadLetterCause, Metrics
+from nexus.core.metrics import DeadLetterCause, Event, Metrics
+from nexus.core.models import Topics
 from nexus.core.ports import (
     Acquired,
     Announced,
@@ -38,7 +39,9 @@ from nexus.core.ports import (
     Delivery,
     OutboxRow,
     RequestLedger,
+    Row,
 )
+from nexus.core.wire import compact
 from nexus.services.requests.envelope import IncomingRequest, RequestSettings, ToolCallRequest, read_message
 
 _log = structlog.get_logger(__name__)
@@ -69,23 +72,41 @@ class DeadLetterWriter:
 
     async def write(self, delivery: Delivery, reason: str, cause: DeadLetterCause, message_id: str = "") -> None:
         """Make a delivery a dead letter. Where the bus keeps messages, it goes on until the letter is kept."""
+        # A larger one would be refused when it is sent again.
+        is_kept = self._bodies_up_to is not None and len(delivery.payload) <= self._bodies_up_to
+        await self._write(delivery, reason, cause, message_id, body=delivery.payload if is_kept else None)
+
+    async def _write(
+        self, delivery: Delivery, reason: str, cause: DeadLetterCause, message_id: str, *, body: bytes | None
+    ) -> None:
         payload = delivery.payload
         sha256 = hashlib.sha256(payload).hexdigest()
         _log.warning("unusable_message", topic=delivery.topic, reason=reason, size=len(payload), sha256=sha256)
         self._metrics.dead_letter(cause)
-        # A larger one would be refused when it is sent again.
-        body = payload if self._bodies_up_to is not None and len(payload) <= self._bodies_up_to else None
         letter = DeadLetter(delivery.topic, reason, sha256, len(payload), delivery.deliveries, message_id, body)
         while True:
-            with OuterHandler(self._metrics, "dead_letters", topic=delivery.topic, sha256=sha256):
+            with OuterHandler(self._metrics, "dead_letters", topic=delivery.topic, sha256=sha256) as handler:
                 try:
                     await self._dead_letters.keep(letter)
                 except BusUnavailableError as error:
-                    _log.error("dead_letter_not_kept", topic=delivery.topic, sha256=sha256, reason=str(error))
                     if delivery.shared and not isinstance(error, BusRefusedError):
+                        _log.warning("dead_letter_delayed", topic=delivery.topic, sha256=sha256, reason=str(error))
                         await anyio.sleep(PAUSE_S)
                         continue
+                    self.lose(delivery, str(error))
+            if handler.failed:
+                self.lose(delivery, "keeping it failed")
             return
+
+    async def write_refused(self, document: Row, reason: str) -> None:
+        """Make a dead letter of what came of a request and the store refuses. It has no body, which is no message."""
+        delivery = Delivery(Topics.CONTEXT_BUILD_REQUEST, compact(document))
+        await self._write(delivery, reason, DeadLetterCause.REFUSED, str(document["id"]), body=None)
+
+    def lose(self, delivery: Delivery, reason: str) -> None:
+        """Log and count a delivery that cannot even become a dead letter."""
+        _log.error("dead_letter_not_kept", topic=delivery.topic, size=len(delivery.payload), reason=reason)
+        self._metrics.count(Event.DEAD_LETTER_LOST)
 
 
 class Claims:

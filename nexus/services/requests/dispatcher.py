@@ -158,7 +158,7 @@ class Dispatcher:
     def _offer(self, delivery: Delivery, message: Message) -> _Fault | None:
         match delivery.topic:
             case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
-                settled = partial(self._bus.done, delivery)
+                settled = partial(self._settle, delivery, message.id)
                 return self._take(
                     delivery,
                     message,
@@ -168,24 +168,26 @@ class Dispatcher:
                 return self._keep_state(delivery, message)
             case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
                 # Streams deliver it twice: to every replica as news, and to one replica as work.
-                stored = partial(self._bus.done, delivery) if delivery.shared else None
-                accepted = self._catalog.offer(delivery.topic, message, stored)
+                settled = partial(self._settle, delivery, message.id)
+                accepted = self._catalog.offer(delivery.topic, message, settled, kept=delivery.shared)
                 return None if accepted else _Fault("the tool was refused", DeadLetterCause.REFUSED, message.id)
             case _:
                 self._reload_wanted.set()
                 return None
 
     def _keep_state(self, delivery: Delivery, message: Message) -> _Fault | None:
-        def settled(reason: str | None) -> None:
-            if reason is None:
-                self._bus.done(delivery)
-            else:
-                self._dead_letter(delivery, _Fault(reason, DeadLetterCause.REFUSED, message.id))
-
+        settled = partial(self._settle, delivery, message.id)
         try:
             return self._take(delivery, message, partial(self._states.offer, message, len(delivery.payload), settled))
         except ValueError as error:
             return _Fault(str(error), DeadLetterCause.REFUSED, message.id)
+
+    def _settle(self, delivery: Delivery, message_id: str, reason: str | None) -> None:
+        """Finish a delivery that is stored, or is refused for this reason."""
+        if reason is None:
+            self._bus.done(delivery)
+        else:
+            self._dead_letter(delivery, _Fault(reason, DeadLetterCause.REFUSED, message_id))
 
     def _take(self, delivery: Delivery, message: Message, offer: Callable[[], bool]) -> _Fault | None:
         if offer():
@@ -207,10 +209,17 @@ class Dispatcher:
         try:
             self._letters.send_nowait((delivery, fault))
         except anyio.WouldBlock:
-            _log.error("dead_letter_not_kept", topic=delivery.topic, reason="too many are waiting")
-            self._bus.done(delivery)
-        else:
-            self.pending.begin()
+            if not delivery.shared:
+                self._dead_letters.lose(delivery, "too many are waiting")
+                return
+            # No more of them wait here than the bus hands out at once.
+            self._tasks.start_soon(self._letters.send, (delivery, fault))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            # The service is stopping, and a bus that keeps messages hands it to another replica.
+            if not delivery.shared:
+                self._dead_letters.lose(delivery, "the service is stopping")
+            return
+        self.pending.begin()
 
     async def _write_letters(self) -> None:
         async for delivery, fault in self._unwritten:

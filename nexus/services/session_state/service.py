@@ -9,7 +9,7 @@ Rules of this module:
 - A stored document is checked against its owner and session before it is used.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,14 +20,12 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Message, trusted_time
 from nexus.core.ports import SessionStateStore
+from nexus.core.ports.store import Settled
 from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.session_state.merge import Change, apply, read_change, read_session_id, state_in
 from nexus.services.session_state.state import SessionState
 
 _log = structlog.get_logger(__name__)
-
-# Called when a change is stored (None), or with the reason why it never will be.
-Settled = Callable[[str | None], None]
 
 
 def _ignore(_reason: str | None) -> None:

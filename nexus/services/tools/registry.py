@@ -24,6 +24,7 @@ from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableE
 from nexus.core.metrics import Metrics, NoMetrics
 from nexus.core.models import Message, Topics, trusted_time
 from nexus.core.ports import DocumentStore
+from nexus.core.ports.store import Settled
 from nexus.core.wire import is_deeper
 
 _log = structlog.get_logger(__name__)
@@ -180,7 +181,8 @@ class _Change:
     name: str
     definition: dict[str, Any] | None
     at: datetime
-    settled: Callable[[], None] | None
+    settled: Settled
+    kept: bool  # by the bus, until it is settled
 
 
 class ToolCatalog:
@@ -215,11 +217,11 @@ class ToolCatalog:
             finally:
                 tasks.cancel_scope.cancel()
 
-    def offer(self, topic: str, message: Message, settled: Callable[[], None] | None = None) -> bool:
+    def offer(self, topic: str, message: Message, settled: Settled = lambda _: None, *, kept: bool = False) -> bool:
         """Accept a message of `tools.register` (a definition) or `tools.unregister` (`{"name": …}` or the name).
 
-        False when it is malformed, names a tool of this process, or too many are waiting; the log says which. Messages
-        that the bus keeps come with `settled`, which is called when the change is stored, or refused for good.
+        False when it is malformed, names a tool of this process, or too many are waiting; the log says which. `settled`
+        is called when the change is stored, or with the reason why it never will be. `kept`: by the bus, until then.
         """
         content, definition = message.content, None
         try:
@@ -234,13 +236,13 @@ class ToolCatalog:
         if self._registry.is_local(name):
             _log.warning("tool_refused", message_id=message.id, name=name, reason="the name is taken by a module")
             return False
-        if self._enqueue(_Change(name, definition, trusted_time(message), settled)):
+        if self._enqueue(_Change(name, definition, trusted_time(message), settled, kept)):
             return True
         _log.error("tool_refused", message_id=message.id, name=name, reason="no more changes can be taken now")
         return False
 
     def _enqueue(self, change: _Change) -> bool:
-        if change.settled is None and self._receive.statistics().current_buffer_used >= _MOST_WAITING:
+        if not change.kept and self._receive.statistics().current_buffer_used >= _MOST_WAITING:
             return False
         try:
             self._send.send_nowait(change)
@@ -259,14 +261,17 @@ class ToolCatalog:
 
     async def _store_changes(self) -> None:
         async for change in self._receive:
+            reason: str | None = "storing it failed"
             with OuterHandler(self._metrics, _TASK, name=change.name):
-                await self._store(change)
+                reason = await self._store(change)
             self.pending.end()
-            if change.settled:
-                change.settled()
+            change.settled(reason)
 
-    async def _store(self, change: _Change) -> None:
-        """Store the change, however long that takes: later ones wait, so that their order is kept."""
+    async def _store(self, change: _Change) -> str | None:
+        """Store the change, however long that takes: later ones wait, so that their order is kept.
+
+        Returns the reason where the store refuses it.
+        """
         while True:
             try:
                 is_newest = await self._documents.put_tool(change.name, change.definition, change.at)
@@ -276,11 +281,11 @@ class ToolCatalog:
                 await anyio.sleep(_PAUSE_S)
             except StoreRejectedError as error:
                 _log.error("tool_refused", name=change.name, reason=str(error))
-                return
+                return f"The database refused it: {error}"
             else:
                 changed = "tool_registered" if change.definition else "tool_unregistered"
                 _log.info(changed if is_newest else "tool_change_outdated", name=change.name)
-                return
+                return None
 
     async def _refresh_forever(self) -> None:
         while True:

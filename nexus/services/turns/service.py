@@ -16,7 +16,7 @@
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Self
 
@@ -28,6 +28,7 @@ from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import is_internal, parse_moment, utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
 from nexus.core.ports.memory import TurnTouch
+from nexus.core.ports.store import Refused
 from nexus.core.turns import CLOSE, Goal, Level, Turn, TurnStart
 from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.text.content import as_text
@@ -173,16 +174,28 @@ _PAGE: Final = 200
 _MOST_FOUND: Final = 100
 
 
+async def _ignore(*_: object) -> None:
+    pass
+
+
 class TurnMemory:
     """Begins, follows and reads turns. Use `running()` to have the background tasks at work.
 
-    Methods raise `StoreUnavailableError` where the store did not answer.
+    `refused` is called with every turn that the store refuses. Methods raise `StoreUnavailableError` where the store
+    did not answer.
     """
 
     def __init__(
-        self, store: TurnStore, messages: MessageStore, worker: TurnWorker, metrics: Metrics | None = None
+        self,
+        store: TurnStore,
+        messages: MessageStore,
+        worker: TurnWorker,
+        metrics: Metrics | None = None,
+        *,
+        refused: Refused = _ignore,
     ) -> None:
         self._store = store
+        self._refused = refused
         self._metrics = metrics or NoMetrics()
         self._starter = TurnStarter(store, messages, self._metrics, worker)
         self._queue = SessionQueue[AskedStart | TurnTouch](
@@ -291,7 +304,15 @@ class TurnMemory:
 
     async def _write(self, key: Key, items: Sequence[AskedStart | TurnTouch]) -> None:
         """Begin turns of a session, then have them know the results of their runs."""
-        await self._starter.begin(key, (item for item in items if isinstance(item, AskedStart)))
+        starts = [item for item in items if isinstance(item, AskedStart)]
+        try:
+            await self._starter.begin(key, starts)
+        except StoreRejectedError as error:
+            if len(items) == 1:
+                # Of several, the queue tries each by itself.
+                start = starts[0].start
+                await self._refused({**asdict(start), "id": start.input_id}, f"the turn of a run: {error}")
+            raise
         touches = [item for item in items if isinstance(item, TurnTouch)]
         if touches:
             for touch in await self._store.touch_runs(touches):

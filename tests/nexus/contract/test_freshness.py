@@ -264,7 +264,7 @@ class HastyResults(PersistenceService):
 
     def offer(self, topic: str, message: Message, size: int, settled: Any = None) -> bool:
         """Settle at once."""
-        settled()
+        settled(None)
         return super().offer(topic, message, size)
 
 

@@ -340,7 +340,7 @@ class Scene:
         """A result is published, and kept by the bus until a replica has settled it."""
         self.unsettled[message.id] = message
 
-        def settled() -> None:
+        def settled(_refused: str | None) -> None:
             self.unsettled.pop(message.id, None)
             self.acknowledged[message.owner_key].add(message.id)
 

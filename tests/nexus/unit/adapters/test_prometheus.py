@@ -43,6 +43,7 @@ def test_every_series_of_a_closed_set_is_there_from_the_start() -> None:
         (Event.ANSWER_REPEATED, "nexus_answers_repeated_total", ()),
         (Event.LATE_ANSWER_DISCARDED, "nexus_late_answers_discarded_total", ()),
         (Event.REQUEST_DROPPED, "nexus_requests_dropped_total", ()),
+        (Event.DEAD_LETTER_LOST, "nexus_dead_letters_lost_total", ()),
         (Event.BACKGROUND_FAULT, "nexus_background_faults_total", ()),
         (Event.ROW_RECORDED, "nexus_rows_total", ("recorded",)),
         (Event.ROW_REJECTED, "nexus_rows_total", ("rejected",)),

@@ -11,6 +11,7 @@ import anyio
 from nexus.core.metrics import Metrics
 from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, Row
+from nexus.core.ports.store import Refused
 from nexus.core.turns import TurnStart
 from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnSettings, TurnWorker
@@ -80,13 +81,16 @@ async def remembering(
     store: FakeStore | None = None,
     model: LanguageModel | None = None,
     metrics: Metrics | None = None,
+    *,
+    refused: Refused | None = None,
     **settings: float,
 ) -> AsyncIterator[Memory]:
     """A turn memory at work."""
     store = store or FakeStore()
     given = TurnSettings(**{"settled_s": 0.1, **settings})  # type: ignore[arg-type]  # numbers
     work = TurnWorker(store.turns, store, model, settings=given)
-    async with TurnMemory(store.turns, store, work, metrics).running() as turns:
+    told = {"refused": refused} if refused else {}
+    async with TurnMemory(store.turns, store, work, metrics, **told).running() as turns:
         yield Memory(store, turns)
 
 

@@ -35,8 +35,8 @@ def outbox_of(*rows: Row) -> MemoryOutbox:
     return outbox
 
 
-async def ignored(_row: Row) -> None:
-    """What is made of a row that was written."""
+async def ignored(*_: Any) -> None:
+    """What is made of a row that was written, or refused."""
 
 
 class Strict(FakeStore):
@@ -90,19 +90,26 @@ class TestDraining:
         await store.insert_message(rows[3])
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
-                tasks.start_soon(OutboxDrainer(outbox, store, NoMetrics(), ignored).drain)
-        while await OutboxDrainer(outbox, store, NoMetrics(), ignored).drain():
+                tasks.start_soon(OutboxDrainer(outbox, store, NoMetrics(), ignored, ignored).drain)
+        while await OutboxDrainer(outbox, store, NoMetrics(), ignored, ignored).drain():
             pass
         assert sorted(row["_id"] for row in store.messages) == [row["_id"] for row in rows]
         assert not outbox.is_waiting
 
     async def test_each_fares_by_itself(self) -> None:
-        """What is rejected goes; what the store did not answer for stays, and what cannot be read here."""
+        """What is refused goes, and is told; what the store did not answer for stays, and what cannot be read here."""
         store, outbox = Strict(), outbox_of(an_input(1, "bad"), an_input(2, "away"), an_input(3))
         outbox.put(OutboxRow("o", "unreadable", b"{"))
+        told: list[tuple[str, str]] = []
+
+        async def refused(row: Row, reason: str) -> None:
+            told.append((row["id"], reason))
+
         with pytest.raises(StoreUnavailableError):
-            await OutboxDrainer(outbox, store, NoMetrics(), ignored).drain()
-        assert [row["id"] for row in store.messages] == ["h3"]
+            await OutboxDrainer(outbox, store, NoMetrics(), ignored, refused).drain()
+        assert told == [("h1", "The database refused it: bad")]
+        said = "(This message could not be kept. The database refused it: bad.)"
+        assert [(row["id"], row["content"] == said) for row in store.messages] == [("h3", False), ("h1", True)]
         assert [row.id for row in await outbox.oldest(9)] == ['["r2","h2"]', "unreadable"]
 
     async def test_past_rows_that_nobody_here_can_read(self) -> None:
@@ -112,14 +119,14 @@ class TestDraining:
             outbox.put(OutboxRow("o", str(number), b"{"))
         outbox.put(write_outbox_row(an_input(1)))
         with capture_logs() as log:
-            assert await OutboxDrainer(outbox, store, NoMetrics(), ignored).drain() == 1
+            assert await OutboxDrainer(outbox, store, NoMetrics(), ignored, ignored).drain() == 1
         assert [row["id"] for row in store.messages] == ["h1"]
         assert [line["rows"] for line in log if line["event"] == "outbox_row_unreadable"] == [150]
 
     async def test_past_rows_that_fail_again_and_again(self) -> None:
         """The next look goes on behind them, and the one after that begins at the front."""
         store, outbox = Strict(), outbox_of(*(an_input(number, "away") for number in range(100)), an_input(100))
-        drainer = OutboxDrainer(outbox, store, NoMetrics(), ignored)
+        drainer = OutboxDrainer(outbox, store, NoMetrics(), ignored, ignored)
         with pytest.raises(StoreUnavailableError):
             await drainer.drain()
         assert await drainer.drain() == 1
@@ -131,7 +138,7 @@ class TestDraining:
         """Is stored under an `_id` that says when, for compactions go by it."""
         row = an_input(1) | {"_id": "00000001" + "0" * 16}
         store = FakeStore()
-        await OutboxDrainer(outbox_of(row), store, NoMetrics(), ignored).drain()
+        await OutboxDrainer(outbox_of(row), store, NoMetrics(), ignored, ignored).drain()
         assert [stored["_id"] > row["_id"] for stored in store.messages] == [True]
 
     async def test_a_second_request_of_a_run(self) -> None:
@@ -242,11 +249,11 @@ class TestReading:
 
         class Draining(FakeStore):
             async def newest_messages(self, owner_key: str, **page: Any) -> list[Row]:
-                await OutboxDrainer(outbox, self, NoMetrics(), ignored).drain()
+                await OutboxDrainer(outbox, self, NoMetrics(), ignored, ignored).drain()
                 return await super().newest_messages(owner_key, **page)
 
             async def session_messages(self, owner_key: str, session_id: str, **page: Any) -> list[Row]:
-                await OutboxDrainer(outbox, self, NoMetrics(), ignored).drain()
+                await OutboxDrainer(outbox, self, NoMetrics(), ignored, ignored).drain()
                 return await super().session_messages(owner_key, session_id, **page)
 
         for read in (self.past, self.session):

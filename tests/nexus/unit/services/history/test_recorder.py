@@ -2,12 +2,13 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import anyio
+import pytest
 from structlog.testing import capture_logs
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
@@ -28,7 +29,7 @@ def result(message_id: str, run_id: str = "r", content: Any = "x") -> Message:
     return Message(id=message_id, run_id=run_id, owner_key="o", role=Role.AI, content=content, timestamp=START)
 
 
-def offer(service: PersistenceService, message: Message, size: int = 1, settled: Any = lambda: None) -> bool:
+def offer(service: PersistenceService, message: Message, size: int = 1, settled: Any = lambda _: None) -> bool:
     """Offer a model's result."""
     return service.offer(Topics.LLM_RESULTS, message, size, settled)
 
@@ -82,7 +83,7 @@ async def test_new_results_are_told_of_once() -> None:
         for name in ("m1", "m2", "m1", "m3", "m2"):
             for run_id in ("r", "s"):
                 message = result(f"{name}_{run_id}", run_id)
-                assert offer(service, message, 1, partial(settled.append, message.id))
+                assert offer(service, message, 1, lambda _, name=message.id: settled.append(name))
     for run_id in ("r", "s"):
         in_run = [row_id for row_id in told if row_id.endswith(run_id)]
         assert in_run == [f"{name}_{run_id}" for name in ("m1", "m2", "m3")]
@@ -94,27 +95,107 @@ async def test_a_store_that_is_away() -> None:
     store, settled = FakeStore(), anyio.Event()
     store.down = True
     async with flushed(store) as service:
-        offer(service, result("m1"), 1, settled.set)
+        offer(service, result("m1"), 1, lambda _: settled.set())
         await anyio.wait_all_tasks_blocked()
         assert (service.unwritten, settled.is_set()) == (1, False)
         store.down = False
     assert ([found["id"] for found in store.messages], settled.is_set()) == (["m1"], True)
 
 
-async def test_a_row_that_the_store_rejects() -> None:
-    """Keeps no other from being written, and its sender is told that nothing more will come of it."""
+class Strict(FakeStore):
+    """A store that refuses rows by a test of theirs."""
 
-    class Strict(FakeStore):
+    def __init__(self, refuses: Callable[[Row], bool]) -> None:
+        super().__init__()
+        self.refuses = refuses
+
+    async def insert_message(self, row: Row) -> bool:
+        """Record a row, unless it is refused."""
+        if self.refuses(row):
+            raise StoreRejectedError("WriteError 121")
+        return await super().insert_message(row)
+
+
+class Batchwise(Strict):
+    """A store that refuses all rows of a batch for one."""
+
+    async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+        """Record rows, or none."""
+        if any(map(self.refuses, rows)):
+            raise StoreRejectedError("WriteError 121")
+        return await super().insert_messages(rows)
+
+
+def call_result(result: Any, **metadata: Any) -> Message:
+    """A tool's result of the owner `o`."""
+    content = {"result": result, "tool_name": "search", "call_id": "c1", "status": "success"}
+    return Message(id="t1", run_id="r", owner_key="o", role=Role.TOOL, content=content, metadata=metadata)
+
+
+@pytest.mark.parametrize("store_of", [Strict, Batchwise])
+async def test_a_row_that_the_store_refuses(store_of: type[Strict]) -> None:
+    """Others are written; under its id stands what the model is to know, and its sender is told why."""
+    store, told, metrics = store_of(lambda row: row["content"] == "bad"), dict[str, str | None](), RecordingMetrics()
+    noted: list[str] = []
+
+    async def note(row: Row) -> None:
+        noted.append(row["id"])
+
+    async with flushed(store, metrics=metrics, recorded=note) as service:
+        messages = [
+            result("m1", content="bad"),
+            result("m2"),
+            call_result("bad", agent_id="a", sub_agent_internal=True),
+        ]
+        for message in messages:
+            topic = Topics.TOOLS_RESULTS if message.role is Role.TOOL else Topics.LLM_RESULTS
+            service.offer(topic, message, 1, partial(told.__setitem__, message.id))
+    reason = "The database refused it: WriteError 121"
+    assert told == {"m1": reason, "m2": None, "t1": reason}
+    assert sorted(noted) == ["m1", "m2", "t1"]
+    rows = {row["id"]: row for row in store.messages}
+    said = f"(This message could not be kept. {reason}.)"
+    assert {row_id: row["content"] for row_id, row in rows.items()} == {"m1": said, "m2": "x", "t1": said}
+    assert rows["m1"]["metadata"] == {"source": "llm_result"}
+    assert rows["t1"]["metadata"] == {
+        "source": "tool_result",
+        "tool_name": "search",
+        "call_id": "c1",
+        "status": "error",
+        "execution_success": False,
+        "sub_agent_internal": True,
+        "agent_id": "a",
+    }
+    assert metrics.counted == {Event.ROW_RECORDED: 1, Event.ROW_REJECTED: 2}
+
+
+async def test_a_store_that_refuses_the_word_on_it_too() -> None:
+    """Then the sender alone is told."""
+    store, told = Strict(lambda row: row["role"] == "AI"), dict[str, str | None]()
+    async with flushed(store) as service:
+        offer(service, result("m1"), 1, partial(told.__setitem__, "m1"))
+    assert (told, store.messages) == ({"m1": "The database refused it: WriteError 121"}, [])
+
+
+async def test_a_store_that_goes_away_before_the_word_on_it() -> None:
+    """It is tried again as a whole, and told once."""
+    told: list[str | None] = []
+    store = Strict(lambda row: row["content"] == "bad")
+    is_away = True
+
+    class GoneThen(Strict):
         async def insert_message(self, row: Row) -> bool:
-            if row["content"] == "bad":
-                raise StoreRejectedError("bad")
+            if is_away and row["content"] != "bad":
+                raise StoreUnavailableError("away")
             return await super().insert_message(row)
 
-    store, settled = Strict(), anyio.Event()
+    store = GoneThen(lambda row: row["content"] == "bad")
     async with flushed(store) as service:
-        offer(service, result("m1", content="bad"), 1, settled.set)
-        offer(service, result("m2"))
-    assert ([found["id"] for found in store.messages], settled.is_set()) == (["m2"], True)
+        offer(service, result("m1", content="bad"), 1, told.append)
+        await anyio.wait_all_tasks_blocked()
+        assert (told, store.messages) == ([], [])
+        is_away = False
+    assert len(told) == len(store.messages) == 1
 
 
 class BadRows(FakeStore):
@@ -137,7 +218,7 @@ async def test_an_unexpected_fault() -> None:
 
     store, settled, metrics = BadRows(), anyio.Event(), RecordingMetrics()
     async with flushed(store, metrics=metrics, recorded=note) as service:
-        offer(service, result("m1", content="bad"), 1, settled.set)
+        offer(service, result("m1", content="bad"), 1, lambda _: settled.set())
         offer(service, result("m2"))
         await anyio.wait_all_tasks_blocked()
         assert ([found["id"] for found in store.messages], settled.is_set()) == (["m2"], False)

@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import DeadLetterCause, Event
 from nexus.core.models import Message, Role, Topics, utc_now
-from nexus.core.ports import DeadLetter, Delivery, Row
+from nexus.core.ports import DeadLetter, Delivery
+from nexus.core.ports.store import Settled
 from nexus.core.signing import Signing
 from nexus.core.wire import decode, encode
 from nexus.core.working_memory import Compaction, CompactionRequest
@@ -42,7 +43,7 @@ class FullPersistence(PersistenceService):
 
     full = 0
 
-    def offer(self, topic: str, message: Message, size: int, settled: Callable[[], None] = lambda: None) -> bool:
+    def offer(self, topic: str, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
         """Accept a result, unless it is full."""
         if self.full:
             self.full -= 1
@@ -66,15 +67,14 @@ async def no_compaction(_request: CompactionRequest) -> Compaction | None:
 
 
 class PickyStore(FakeStore):
-    """A store that rejects every row, when it is told to."""
+    """A store that refuses to keep anything, when it is told to."""
 
     rejecting = False
 
-    async def insert_message(self, row: Row) -> bool:
-        """Record a row, or never."""
-        if self.rejecting:
+    def _ask(self, operation: str) -> None:
+        if self.rejecting and operation.startswith(("insert", "put")):
             raise StoreRejectedError("never")
-        return await super().insert_message(row)
+        super()._ask(operation)
 
 
 @dataclass(frozen=True)
@@ -177,13 +177,17 @@ CHANGES: list[tuple[str, Callable[[], Message]]] = [
 ]
 
 
-WORK = [
-    *CHANGES,
+# What is to be stored, and what is counted where the store refuses it.
+KEPT: list[tuple[str, Callable[[], Message], Event | None]] = [
+    *((topic, made, Event.ROW_REJECTED) for topic, made in CHANGES),
+    (Topics.TOOLS_REGISTER, lambda: message(Role.SYSTEM, definition()), None),
+    (Topics.TOOLS_UNREGISTER, lambda: message(Role.SYSTEM, {"name": "web_search"}), None),
+    (Topics.SESSION_STATE, lambda: message(Role.COMMAND, {"op": "set", "state": {"role": "r"}}), Event.STATE_REFUSED),
+]
+WORK: list[tuple[str, Callable[[], Message]]] = [
+    *((topic, made) for topic, made, _ in KEPT),
     (Topics.CONTEXT_BUILD_REQUEST, request),
     (Topics.TOOLS_REQUESTS, lambda: message(content={"name": "search_memory", "args": {"query": "x"}})),
-    (Topics.TOOLS_REGISTER, lambda: message(Role.SYSTEM, definition())),
-    (Topics.TOOLS_UNREGISTER, lambda: message(Role.SYSTEM, {"name": "web_search"})),
-    (Topics.SESSION_STATE, lambda: message(Role.COMMAND, {"op": "set", "state": {"role": "r"}})),
 ]
 
 
@@ -215,23 +219,14 @@ class TestTopics:
         assert [row["run_id"] for row in trial.store.messages] == ["run_1"]
         assert trial.metrics.counted == {Event.ROW_RECORDED: 1}
 
-    @pytest.mark.parametrize(
-        ("given", "rejecting", "counted"),
-        [
-            (message(Role.SYSTEM, None), False, {}),
-            (message(), True, {Event.ROW_REJECTED: 1}),
-        ],
-        ids=["by rule", "by the store"],
-    )
-    async def test_a_result_that_is_never_recorded(self, given: Message, rejecting: bool, counted: Any) -> None:
-        """It is done: handing it out again would not help."""
+    async def test_a_result_that_is_never_recorded(self) -> None:
+        """By rule: it is done, for handing it out again would not help."""
         async with dispatching() as trial:
-            trial.store.rejecting = rejecting
-            delivery = of(Topics.LLM_RESULTS, given)
+            delivery = of(Topics.LLM_RESULTS, message(Role.SYSTEM, None))
             await trial.dispatch(delivery)
             await trial.persistence.flush()
             await trial.settled(delivery)
-        assert trial.metrics.counted == counted
+        assert trial.metrics.counted == {}
 
     async def test_a_tool(self) -> None:
         """It is stored and listed, and forgotten again; both are done when they are stored."""
@@ -375,6 +370,22 @@ class TestFaults:
         assert trial.metrics.counted == Counter(counted) + Counter({DeadLetterCause.REFUSED: 1})
         assert trial.store.session_states == []
 
+    @pytest.mark.parametrize("is_shared", [False, True])
+    @pytest.mark.parametrize(("topic", "made", "event"), KEPT, ids=[topic for topic, *_ in KEPT])
+    async def test_refused_by_the_store(
+        self, topic: str, made: Callable[[], Message], event: Event | None, is_shared: bool
+    ) -> None:
+        """Whatever is to be stored and is refused is a dead letter, counted, and done."""
+        async with dispatching() as trial:
+            trial.store.rejecting = True
+            delivery = of(topic, made()) if is_shared else on_its_own(topic, made())
+            await trial.dispatch(delivery)
+            letter = await trial.letter()
+            await trial.settled(*([delivery] if is_shared else []))
+        assert (letter.topic, letter.message_id) == (topic, "msg_1")
+        assert letter.reason.lower().endswith("never")
+        assert trial.metrics.counted == Counter(filter(None, [DeadLetterCause.REFUSED, event]))
+
     @pytest.mark.parametrize("deliveries", [5, 6, 151])
     @pytest.mark.parametrize(("topic", "made"), WORK, ids=[topic for topic, _ in WORK])
     async def test_what_outlived_many_replicas(self, topic: str, made: Callable[[], Message], deliveries: int) -> None:
@@ -439,18 +450,17 @@ class TestFaults:
         assert trial.metrics.counted[Event.BACKGROUND_FAULT] == 1
 
     async def test_more_letters_than_can_wait(self) -> None:
-        """Beyond a thousand they are let go, and the next message is handled."""
+        """Those that the bus keeps wait on; of others that is counted, and the next message is handled."""
         async with dispatching() as trial:
             trial.letters.away = True
             bad = [of(Topics.LLM_RESULTS, b"bad %d" % number, f"{number}-0") for number in range(1_100)]
             good = of(Topics.LLM_RESULTS, message(), "9999-0")
-            await trial.dispatch(*bad, good)
-
-            async def good_is_done() -> bool:
-                return good in trial.bus.settled
-
-            await until(good_is_done)
-            assert 1_100 - 1_001 <= len(trial.bus.settled) - 1 <= 1_100 - 1_000
+            await trial.dispatch(*bad, on_its_own(Topics.LLM_RESULTS, b"bad"), good)
+            await trial.settled(good)
+            assert trial.metrics.counted[Event.DEAD_LETTER_LOST] == 1
+            trial.letters.away = False
+            await trial.settled(good, *bad)
+            assert await trial.letters.count() == 1_100
 
 
 class TestFull:

@@ -327,9 +327,9 @@ async def test_sent_again() -> None:
     async with trial.catalog.running():
         settled: list[str] = []
         repeated = envelope(tool("a"), long_ago)
-        assert trial.catalog.offer(Topics.TOOLS_REGISTER, repeated, lambda: settled.append("registered"))
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, repeated, lambda _: settled.append("registered"))
         trial.unregister("a")
-        assert trial.catalog.offer(Topics.TOOLS_REGISTER, repeated, lambda: settled.append("again"))
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, repeated, lambda _: settled.append("again"))
         trial.register(tool("b"))
         await until(lists(trial.registry, "b"))
     assert settled == ["registered", "again"]
@@ -386,7 +386,7 @@ async def test_an_unexpected_fault_stops_nothing() -> None:
     trial = Trial(FailingOnce(ZeroDivisionError()))
     settled: list[str] = []
     async with trial.catalog.running():
-        assert trial.catalog.offer(Topics.TOOLS_REGISTER, envelope(tool("bad")), lambda: settled.append("bad"))
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, envelope(tool("bad")), lambda _: settled.append("bad"))
         trial.register(tool("good"))
         await until(lists(trial.registry, "good"))
     assert settled == ["bad"]

@@ -194,13 +194,19 @@ async def test_runs_that_begin_together() -> None:
 
 
 async def test_what_cannot_be_kept_does_not_hold_up_the_others() -> None:
-    """A goal that no document can hold costs its own turn alone."""
-    async with remembering() as memory:
+    """A goal that no document can hold costs its own turn alone, and is told."""
+    told: list[tuple[str, str]] = []
+
+    async def refused(turn: Row, reason: str) -> None:
+        told.append((turn["run_id"], reason))
+
+    async with remembering(refused=refused) as memory:
         await memory.begin("a", "x" * 10)
         await memory.begin("bad", "y", workspace_context="z" * (17 << 20))
         await memory.begin("c", "z")
         numbers = {document["run_id"]: document["turn_number"] for document in await memory.documents()}
     assert numbers == {"a": 1, "c": 2}
+    assert told == [("bad", "the turn of a run: too large")]
 
 
 async def test_reading_back() -> None:
