@@ -19,6 +19,8 @@ from pymongo.database import Database
 from pymongo.errors import InvalidName, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
 SELECTION_MS = 2_000
+# How long a write waits for a majority of the members.
+WRITTEN_MS = 60_000
 SYSTEM_DATABASES = ("admin", "config", "local")
 
 Document = dict[str, Any]
@@ -70,6 +72,8 @@ def connect(uri: str) -> tuple[Client, list[str]]:
                 serverSelectionTimeoutMS=SELECTION_MS,
                 connectTimeoutMS=SELECTION_MS,
                 w="majority",
+                wTimeoutMS=WRITTEN_MS,
+                readConcernLevel="majority",
                 retryReads=True,
                 retryWrites=True,
                 tz_aware=True,

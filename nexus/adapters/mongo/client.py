@@ -95,6 +95,10 @@ class Calls:
             return await asyncio.shield(task)
         except (PyMongoError, *NOT_ENCODABLE) as error:
             raise translated(error) from error
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise StoreUnavailableError("is being closed") from None
+            raise
 
     async def finish(self, seconds: float) -> None:
         """Wait for the calls that still run; after `seconds` they are cancelled."""
@@ -167,14 +171,17 @@ def is_unacceptable(code: int | None, *, is_write: bool = True) -> bool:
 
 
 async def insert_until_duplicate(collection: Any, documents: Sequence[Row]) -> int:
-    """Insert in this order, up to the first that breaks a promise of uniqueness. Returns how many were inserted."""
+    """Insert in this order, up to the first that breaks a promise of uniqueness. Returns how many were inserted.
+
+    What is inserted, and what is there already, is on a majority: the server waits for that after a duplicate as well.
+    """
     if not documents:
         return 0
     try:
+        # For one document, too: of a duplicate that no majority has, `insert_one` reports the duplicate alone.
         await collection.insert_many([dict(document) for document in documents])
     except BulkWriteError as error:
-        faults = error.details.get("writeErrors") or [{}]
-        if faults[0].get("code") != DUPLICATE_KEY:
+        if _code_of(error) != DUPLICATE_KEY:
             raise
         return int(error.details["nInserted"])
     return len(documents)
@@ -212,6 +219,9 @@ async def claim_due(
 
 
 def _code_of(error: OperationFailure) -> int | None:
-    # Of several documents written at once, the first that failed says why.
-    faults = (error.details or {}).get("writeErrors") if isinstance(error, BulkWriteError) else None
-    return faults[0].get("code") if faults else error.code
+    if not isinstance(error, BulkWriteError):
+        return error.code
+    # Where no majority has what was written, none of it is settled. Else the first document that failed says why.
+    faults = error.details["writeConcernErrors"] or error.details["writeErrors"]
+    code: int | None = faults[0].get("code")
+    return code

@@ -17,7 +17,7 @@ import bson
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 from pymongo import ASCENDING, DESCENDING
-from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
+from pymongo.errors import BulkWriteError, OperationFailure
 
 from nexus.adapters.mongo.client import (
     DUPLICATE_KEY,
@@ -28,6 +28,7 @@ from nexus.adapters.mongo.client import (
     Order,
     driver_call,
     insert_call,
+    insert_until_duplicate,
     is_unacceptable,
     read_one,
 )
@@ -89,11 +90,7 @@ class MongoMessages(Operations):
     @insert_call
     async def insert_message(self, row: Row) -> bool:
         """Record a row. False when its owner has a row with that `id`."""
-        try:
-            await self._messages.insert_one(_document(row))
-        except DuplicateKeyError:
-            return False
-        return True
+        return await insert_until_duplicate(self._messages, [_document(row)]) == 1
 
     @insert_call
     async def insert_messages(self, rows: Sequence[Row]) -> list[Outcome]:

@@ -13,8 +13,9 @@ from bson import ObjectId
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import ASCENDING, AsyncMongoClient
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
+from pymongo.read_concern import ReadConcern
 
-from nexus.adapters.mongo.client import Calls, driver_call, insert_call, read_one
+from nexus.adapters.mongo.client import Calls, driver_call, insert_call, insert_until_duplicate, read_one
 from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
 from nexus.adapters.mongo.schema import CODEC, EXACT_CODEC, Indexes, of_session
@@ -78,15 +79,16 @@ class MongoStore(MongoMessages):
 
     def __init__(self, client: Any, database: str, calls: Calls) -> None:
         self._client = client
-        self._database = client.get_database(database, codec_options=CODEC)
+        # What is found there is not written again, so it has to be what no change of the primary takes away.
+        self._database = client.get_database(database, codec_options=CODEC, read_concern=ReadConcern("majority"))
         self._indexes = Indexes(client, self._database, calls)
         indexed = self._indexes.ensure
-        super().__init__(self._database["messages"], calls, indexed)
+        messages = self._database["messages"]
+        # A compaction passes over rows that it does not see, so it is to see those that no majority has yet.
+        super().__init__(messages.with_options(read_concern=ReadConcern("local")), calls, indexed)
         self.turns: TurnStore = MongoTurns(self._database["turns"], calls, indexed)
         self.memory: MemoryStore = MongoMemory(self._database, calls, indexed)
-        self.transfer: TransferStore = MongoTransfer(
-            self._messages.with_options(codec_options=EXACT_CODEC), calls, indexed
-        )
+        self.transfer: TransferStore = MongoTransfer(messages.with_options(codec_options=EXACT_CODEC), calls, indexed)
 
     async def prepare(self) -> None:
         """Make the indexes; StoreRejectedError names a collection whose documents break a promise of uniqueness."""
@@ -116,7 +118,8 @@ class MongoStore(MongoMessages):
         try:
             await tools.update_one(not_later, change, upsert=True)
         except DuplicateKeyError:
-            # A definition is kept under the name: a later one, or one of another replica in between.
+            # A definition is kept under the name: a later one, or one of another replica in between. An update that
+            # changes nothing waits for a majority as well.
             return bool((await tools.update_one(not_later, change)).matched_count)
         return True
 
@@ -139,11 +142,8 @@ class MongoStore(MongoMessages):
         states = self._database["session_states"]
         written = {"document": dict(document), "revision": revision + 1, "updated_at": utc_now()}
         if revision == 0:
-            try:
-                await states.insert_one({"owner_key": owner_key, "session_id": session_id, **written})
-            except DuplicateKeyError:
-                return False
-            return True
+            new = {"owner_key": owner_key, "session_id": session_id, **written}
+            return await insert_until_duplicate(states, [new]) == 1
         seen = {**of_session(owner_key, session_id), "revision": {"$eq": revision}}
         return bool((await states.update_one(seen, {"$set": written})).matched_count)
 

@@ -179,7 +179,9 @@ async def _insert_reused(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
     """Insert a row whose `id` is taken under an id of its own, if it is a row of another run that has it."""
     try:
         known = await store.find_message(row["owner_key"], row["id"])
-        if not known or known.get("run_id") == row["run_id"]:
+        if known is None:
+            return row, StoreUnavailableError("the row that had this id is there no more")
+        if known.get("run_id") == row["run_id"]:
             return row, False
         _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
         row = {**row, "id": own_id(row)}

@@ -2,15 +2,12 @@
 
 import gc
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 from pydantic import SecretStr
 from pymongo import AsyncMongoClient
-from pymongo.errors import PyMongoError
 
 from nexus.bootstrap import Nexus, open_nexus
 from nexus.client import ContextClient
@@ -18,72 +15,12 @@ from nexus.config import BusSettings, DatabaseSettings, MemorySettings, Settings
 from nexus.core.models import Message, Role, Run, Topics
 from nexus.core.ports import Row
 from nexus.core.wire import encode
-from tests.nexus.support.mongo_server import MongoServer, real_mongod
-from tests.nexus.support.redis_server import HOST
+from tests.nexus.support.mongo_server import real_mongod
+from tests.nexus.support.replica_set import replica_set
 from tests.nexus.support.waiting import PATIENCE_S, until
 
 REMEMBERED = "the canary sings at noon"
 ROWS = 300
-
-
-class ReplicaSet:
-    """Three members. The first of them becomes the first primary."""
-
-    def __init__(self, members: Sequence[MongoServer]) -> None:
-        self.uri = f"mongodb://{','.join(f'{HOST}:{member.port}' for member in members)}/?replicaSet=rs1"
-        self._members = {member.port: member for member in members}
-
-    async def initiate(self) -> None:
-        """Make them a set; there is a primary afterwards."""
-        members = [
-            {"_id": number, "host": f"{HOST}:{port}", "priority": 1.0 if number else 2.0}
-            for number, port in enumerate(self._members)
-        ]
-        settings = {"electionTimeoutMillis": 1_000, "heartbeatIntervalMillis": 200}
-        async with AsyncMongoClient[Row](next(iter(self._members.values())).uri) as client:
-            await client.admin.command("replSetInitiate", {"_id": "rs1", "members": members, "settings": settings})
-        await until(self.primary)
-
-    async def primary(self) -> str | None:
-        """The member that is primary now."""
-        async with AsyncMongoClient[Row](self.uri, serverSelectionTimeoutMS=500) as client:
-            try:
-                return str((await client.admin.command("hello"))["primary"])
-            except (PyMongoError, KeyError):
-                return None
-
-    async def step_down(self) -> None:
-        """Have the primary give up; it stands for election again after ten seconds at the earliest."""
-        async with AsyncMongoClient[Row](self.uri) as client:
-            await client.admin.command("replSetStepDown", 10, secondaryCatchUpPeriodSecs=5)
-
-    async def kill_primary(self) -> None:
-        """End the primary with SIGKILL."""
-        await self._members[int((await until(self.primary)).rpartition(":")[2])].kill()
-
-    async def changed(self, change: Callable[[], Awaitable[None]]) -> None:
-        """Have another primary elected."""
-        before = await self.primary()
-        await change()
-
-        async def another() -> bool:
-            return await self.primary() not in {None, before}
-
-        await until(another)
-
-
-@asynccontextmanager
-async def replica_set(folder: Path) -> AsyncIterator[ReplicaSet]:
-    """Run a replica set of real `mongod`s."""
-    options = ["--replSet", "rs1", "--oplogSize", "16"]
-    async with AsyncExitStack() as stack:
-        members = [MongoServer(folder / str(number), options) for number in range(3)]
-        for member in members:
-            stack.push_async_callback(member.kill)
-            await member.start()
-        found = ReplicaSet(members)
-        await found.initiate()
-        yield found
 
 
 def result_of(number: int) -> bytes:

@@ -39,6 +39,11 @@ class MongoServer:
         self._options = options
         self._process: Process | None = None
 
+    @property
+    def runs(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None
+
     async def start(self) -> None:
         """Start the server; it answers afterwards."""
         data = self._folder / "data"
