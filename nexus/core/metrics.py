@@ -37,7 +37,8 @@ class Event(StrEnum):
     CALL_DONE = "call_done"
     # A call of a memory tool was not done, since it is not allowed; the model was told why.
     CALL_REFUSED = "call_refused"
-    CALL_FAILED = "call_failed"  # a call of a memory tool could not be done: the store was away, or Nexus is at fault
+    # A call of a memory tool could not be done: too many waited, the store was away, or Nexus is at fault.
+    CALL_FAILED = "call_failed"
     COMPACTION_REFINED = "compaction_refined"
     REFINING_DELAYED = "refining_delayed"  # as SUMMARY_DELAYED, for compacted messages
     REFINING_REFUSED = "refining_refused"  # as SUMMARY_REFUSED, for compacted messages

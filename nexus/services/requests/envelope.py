@@ -183,6 +183,7 @@ class ToolCallRequest:
         signing: for the result.
         session_id, sub_agent: named by the message; None for none.
         fault: the reason why it cannot be carried out; None for none.
+        surplus: too many calls are waiting, so this one is to be refused.
     """
 
     ids: EnvelopeIds
@@ -197,6 +198,7 @@ class ToolCallRequest:
     session_id: str | None = None
     sub_agent: str | None = None
     fault: str | None = None
+    surplus: bool = False
 
     @property
     def key(self) -> str:
@@ -210,8 +212,11 @@ class ToolCallRequest:
 
     @property
     def may_wait(self) -> bool:
-        """Whether to wait for Redis or another replica: long, as calls are not resent; always if the bus keeps it."""
-        return self.delivery.shared or self.waited_s < _LONGEST_S
+        """Whether to wait for Redis or another replica: long, as calls are not resent; always if the bus keeps it.
+
+        Not with the refusal of one for which another replica had room.
+        """
+        return self.delivery.shared or (not self.surplus and self.waited_s < _LONGEST_S)
 
     def as_conflict(self) -> Self:
         """This call, refused because its message id belongs to another; with a key of its own."""

@@ -3,7 +3,8 @@
 Rules of this module:
 
 - Accepting a call never waits, and messages for other tools are passed over unread. Running calls and waiting calls are
-  bounded; a bus that keeps messages is the queue itself.
+  bounded; a bus that keeps messages is the queue itself. On any other, calls beyond that are refused by a result,
+  unless a replica with room takes them in a moment.
 - A call is claimed and concluded as a build request is. The memory keeps the outcome of a call, so a replica that takes
   over from one that died does not do it again.
 - Calls are not resent. On a bus that keeps nothing, every replica with the call waits, within a bound, until it has a
@@ -15,10 +16,13 @@ Rules of this module:
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple, Self
 
 import anyio
 import structlog
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from nexus.core.concurrency import Pauses, Pending, supervised
 from nexus.core.errors import BusRefusedError, BusUnavailableError, StoreUnavailableError, UnreadablePayloadError
@@ -41,6 +45,11 @@ _log = structlog.get_logger(__name__)
 MOST_CALLS: Final = 64
 _TASK: Final = "tool_calls"
 _MOST_WAITING: Final = 1_024
+# Refusals that may wait, and how many are sent at once.
+_MOST_REFUSALS: Final = 16_384
+_REFUSERS: Final = 16
+# How long a replica without room leaves a call to the others.
+_COURTESY_S: Final = 0.05
 _MOST_WAITING_BYTES: Final = 64 << 20
 # The longest wait for the store.
 _STORE_AWAY_S: Final = 10.0
@@ -51,11 +60,15 @@ _FAILED: Final = Outcome("The call failed inside the memory service, which has k
 _AWAY: Final = Outcome(
     "The memory cannot be reached now, so nothing is known to be changed. Try again later.", done=False
 )
+_TOO_MANY: Final = Outcome(
+    "Too many calls are waiting, so this one was not carried out, and nothing is changed. Try again later.", done=False
+)
 
 
 class _Arrived(NamedTuple):
     delivery: Delivery
     at: float
+    surplus: bool = False
 
 
 class _Done(NamedTuple):
@@ -93,6 +106,7 @@ class ToolCallService:
         self._metrics = metrics or NoMetrics()
         self._claims = Claims(bus, ledger, dead_letters, self._settings, self._metrics)
         self._send, self._receive = anyio.create_memory_object_stream[_Arrived](_MOST_WAITING)
+        self._to_refuse, self._surplus = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
         self._bytes_pending = 0
         self.pending = Pending()
         self._metrics.read_from(Reading.UNFINISHED_CALLS, lambda: self.pending.count)
@@ -100,10 +114,12 @@ class ToolCallService:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Carry out accepted calls until the context ends. Wait for `pending` first, to finish them."""
-        with self._send, self._receive:
+        with self._send, self._receive, self._to_refuse, self._surplus:
             async with anyio.create_task_group() as tasks:
                 for _ in range(MOST_CALLS):
-                    tasks.start_soon(supervised, self._metrics, _TASK, self._answer_all)
+                    tasks.start_soon(supervised, self._metrics, _TASK, partial(self._answer_all, self._receive))
+                for _ in range(_REFUSERS):
+                    tasks.start_soon(supervised, self._metrics, _TASK, partial(self._answer_all, self._surplus))
                 tasks.start_soon(supervised, self._metrics, "leases", self._claims.renew_all)
                 try:
                     yield self
@@ -111,32 +127,36 @@ class ToolCallService:
                     tasks.cancel_scope.cancel()
 
     def offer(self, delivery: Delivery) -> bool:
-        """Accept a message of `tools.requests`, or pass over one for other tools. False when too many are waiting."""
+        """Accept a message of `tools.requests`, if only to refuse it, or pass over one for other tools.
+
+        False when even too many refusals are waiting.
+        """
         size = len(delivery.payload)
         if not may_name_memory_tool(delivery.payload):
             self._bus.done(delivery)
             return True
         if not delivery.shared and self._bytes_pending + size > _MOST_WAITING_BYTES:
             return False
-        try:
-            self._send.send_nowait(_Arrived(delivery, time.monotonic()))
-        except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        arrived = _Arrived(delivery, time.monotonic())
+        if not (_put(self._send, arrived) or _put(self._to_refuse, arrived._replace(surplus=True))):
             return False
         self._bytes_pending += size
         self.pending.begin()
         return True
 
-    async def _answer_all(self) -> None:
-        async for arrived in self._receive:
+    async def _answer_all(self, accepted: MemoryObjectReceiveStream[_Arrived]) -> None:
+        async for arrived in accepted:
             try:
-                await self._answer(arrived.delivery, arrived.at)
+                if arrived.surplus:
+                    await anyio.sleep(max(arrived.at + _COURTESY_S - time.monotonic(), 0))
+                await self._answer(*arrived)
             finally:
                 self._bytes_pending -= len(arrived.delivery.payload)
                 self.pending.end()
             # Its payload may be large, and the next call far away.
             del arrived
 
-    async def _answer(self, delivery: Delivery, arrived_at: float) -> None:
+    async def _answer(self, delivery: Delivery, arrived_at: float, surplus: bool = False) -> None:
         """Answer a delivery, where it is a call of ours. Raises nothing but cancellation."""
         claims = self._claims
         try:
@@ -144,7 +164,7 @@ class ToolCallService:
             if call is None:
                 self._bus.done(delivery)
             else:
-                await self._answer_until_bus_is_back(call)
+                await self._answer_until_bus_is_back(replace(call, surplus=surplus))
         except EnvelopeError as error:
             await claims.give_up(delivery, str(error), DeadLetterCause.UNAUTHENTICATED, error.ids.id)
         except UnreadablePayloadError as error:
@@ -173,7 +193,7 @@ class ToolCallService:
     async def _until_store_answers(self, call: ToolCallRequest) -> None:
         """Wait for the store before the call is claimed, but not for long."""
         pauses = Pauses()
-        while call.fault is None and call.waited_s <= _STORE_AWAY_S:
+        while not call.surplus and call.fault is None and call.waited_s <= _STORE_AWAY_S:
             try:
                 return await self._ping_store()
             except StoreUnavailableError as error:
@@ -190,7 +210,7 @@ class ToolCallService:
             await self._claims.leave(call, claim)
             return
         async with self._claims.held(claim):
-            done = await self._carry_out(call, claim.attempts)
+            done = _refused(call) if call.surplus else await self._carry_out(call, claim.attempts)
             await self._conclude(call, claim, done)
 
     async def _carry_out(self, call: ToolCallRequest, attempts: int) -> _Done:
@@ -251,3 +271,15 @@ class ToolCallService:
             bytes=len(encoded),
             ms=round(call.waited_s * 1_000, 1),
         )
+
+
+def _refused(call: ToolCallRequest) -> _Done:
+    return _Done(Event.CALL_FAILED, _TOO_MANY, call.session_id, retryable=True)
+
+
+def _put(stream: MemoryObjectSendStream[_Arrived], arrived: _Arrived) -> bool:
+    try:
+        stream.send_nowait(arrived)
+    except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        return False
+    return True

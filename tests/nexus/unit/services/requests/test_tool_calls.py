@@ -285,6 +285,61 @@ async def test_signed() -> None:
     assert replica.metrics.counted == {Event.CALL_DONE: 1, DeadLetterCause.UNAUTHENTICATED: 1}
 
 
+class TestSurplus:
+    """Calls beyond those that may wait, which on a bus that keeps nothing come all at once."""
+
+    async def test_each_has_a_result(self) -> None:
+        """Those for which there is room are carried out, all others are told to come again."""
+        async with serving() as replica:
+            replica.memory.gate = anyio.Event()
+            for number in range(1_500):
+                assert replica.service.offer(calling(update(message_id=f"msg_{number}", owner=f"o{number}")))
+            refused = await replica.results(1_500 - 1_024)
+            replica.memory.gate.set()
+            done = await replica.results(1_024)
+            await replica.drained()
+        contents = [result.content for result in refused]
+        assert all(content["result"].startswith("Too many calls are waiting") for content in contents)
+        assert all(content["error"]["retryable"] for content in contents)
+        assert {result.content["status"] for result in done} == {"success"}
+        assert len(replica.store.messages) == 1_500
+        assert await replica.letters.count() == 0
+        assert replica.metrics.counted == {Event.CALL_DONE: 1_024, Event.CALL_FAILED: 1_500 - 1_024}
+
+    async def test_another_replica_has_room(self) -> None:
+        """It is carried out there, and this replica says nothing."""
+        async with serving() as full, serving(full) as other:
+            await _fill(full)
+            delivery = calling(update("# Two", message_id="surplus"))
+            assert other.service.offer(delivery)
+            await full.ledger.times_asked("conclude")
+            assert full.service.offer(delivery)
+            full.memory.gate.set()
+            await full.drained()
+        assert "# Two" in full.revisions()
+        assert {row["metadata"]["status"] for row in full.store.messages} == {"success"}
+
+    async def test_redis_away(self) -> None:
+        """No result can be sent, so it is a dead letter."""
+        async with serving() as replica:
+            await _fill(replica)
+            replica.ledger.failures["claim"] = 1
+            assert replica.service.offer(calling(update(message_id="surplus")))
+            assert await letter_of(replica) == ("away", "surplus")
+            replica.memory.gate.set()
+            await replica.drained()
+
+
+async def _fill(replica: Replica) -> None:
+    """Have as many calls run, and wait, as may."""
+    replica.memory.gate = anyio.Event()
+    for number in range(1_024):
+        assert replica.service.offer(calling(update(message_id=f"msg_{number}", owner=f"o{number}")))
+    await replica.ledger.times_asked("claim", 64)
+    for number in range(64):
+        assert replica.service.offer(calling(update(message_id=f"more_{number}", owner=f"o{number}")))
+
+
 class TestFaults:
     """Whatever goes wrong, there is a result that says so."""
 
