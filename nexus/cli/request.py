@@ -19,7 +19,7 @@ from nexus.core.signing import parsed
 from nexus.core.wire import MAX_DEPTH, explain, is_deeper
 
 app = typer.Typer(add_completion=False)
-_UNSIGNED: Final = "answers came, but none signed with a key known here: compare bus.signing.keys"
+_UNBELIEVED: Final = "answers came, but none that can be believed: compare bus.signing.keys with the service's"
 
 
 @app.command()
@@ -85,7 +85,7 @@ async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, An
         try:
             return await client.build(run, timeout=timeout)
         except TimeoutError:
-            raise TimeoutError(_UNSIGNED if client.disbelieved else NOBODY_LISTENS) from None
+            raise TimeoutError(_UNBELIEVED if client.disbelieved else NOBODY_LISTENS) from None
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:

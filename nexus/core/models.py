@@ -9,6 +9,7 @@ from itertools import count
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 # Row ids have the form of a MongoDB ObjectId: seconds, five random bytes for the process, and a counter.
 _PROCESS: Final = secrets.token_hex(5)
@@ -23,6 +24,9 @@ INTERNAL: Final = "sub_agent_internal"
 AGENT_ID: Final = "agent_id"
 # A document as a store keeps it.
 Row = dict[str, Any]
+MAX_ID_CHARS: Final = 256
+AMBIGUOUS_ID: Final = "NUL, U+FFFD and half a surrogate pair are not allowed in an id"
+_AMBIGUOUS: Final = re.compile("[\0\ud800-\udfff\ufffd]")
 # How far ahead a sender's clock may be.
 _MOST_AHEAD: Final = timedelta(seconds=300)
 
@@ -130,7 +134,18 @@ def _none_is_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
-Identifier = Annotated[str, Field(min_length=1, max_length=256)]
+def is_ambiguous(identifier: str) -> bool:
+    """Whether another id may have become this one: on the wire NUL and half a surrogate pair become U+FFFD."""
+    return _AMBIGUOUS.search(identifier) is not None
+
+
+def _unambiguous(identifier: str) -> str:
+    if is_ambiguous(identifier):
+        raise PydanticCustomError("ambiguous_id", AMBIGUOUS_ID)
+    return identifier
+
+
+Identifier = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS), AfterValidator(_unambiguous)]
 Moment = Annotated[datetime, AfterValidator(_utc_in_range)]
 Metadata = Annotated[dict[str, Any], BeforeValidator(_none_is_empty)]
 

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
-from nexus.core.models import Message, utc_now
+from nexus.core.models import MAX_ID_CHARS, Message, is_ambiguous, utc_now
 from nexus.core.signing import FIELD, Signing
 
 MAX_DEPTH: Final = 64
@@ -51,8 +51,6 @@ _TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z(?P<cut>))|([\[{])
 # A number may be beyond a double, which the parser reads as an infinity, if it has an exponent of two digits or more
 # than 308 digits.
 _MAY_OVERFLOW = re.compile(rb"[\s:,\[-](?:[\d.]++[eE]\+?\d\d|[\d.]{309})")
-# As `Identifier` has it.
-_LONGEST_ID: Final = 256
 _CONTAINERS: Final = (dict, list)
 
 
@@ -223,7 +221,7 @@ def find_ids(payload: bytes) -> EnvelopeIds | None:
             found[key] = _string(text)
             key = ""
     ids = {name: found.get(name, "") for name in ("id", "run_id", "owner_key", "reply_to")}
-    usable = {name: text if len(text) <= _LONGEST_ID else "" for name, text in ids.items()}
+    usable = {name: "" if len(text) > MAX_ID_CHARS or is_ambiguous(text) else text for name, text in ids.items()}
     if not usable["id"] and not usable["run_id"]:
         return None
     return EnvelopeIds(**{**usable, "id": usable["id"] or _derived_id(payload)})

@@ -49,6 +49,11 @@ class Criteria:
     owner: str | None = None
     session: str | None = None
 
+    def __post_init__(self) -> None:
+        for name, value in self.given.items():
+            if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+                raise WrongUsage(f"{name}: UTF-8 text is needed")
+
     @property
     def given(self) -> dict[str, str | int]:
         """The criteria that say something."""

@@ -20,7 +20,7 @@ import structlog
 from nexus.core.concurrency import OuterHandler, Pending, supervised
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
 from nexus.core.metrics import DeadLetterCause, Metrics, NoMetrics
-from nexus.core.models import Message, Topics
+from nexus.core.models import AMBIGUOUS_ID, Message, Topics, is_ambiguous
 from nexus.core.ports import Bus, Delivery, Work
 from nexus.core.wire import EnvelopeError
 from nexus.services.persistence import PersistenceService
@@ -158,6 +158,10 @@ class Dispatcher:
     def _offer(self, delivery: Delivery, message: Message) -> _Fault | None:
         match delivery.topic:
             case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
+                session = message.metadata.get("session_id")
+                if isinstance(session, str) and is_ambiguous(session):
+                    reason = f"metadata.session_id: {AMBIGUOUS_ID}"
+                    return _Fault(reason, DeadLetterCause.REFUSED, message.id)
                 settled = partial(self._settle, delivery, message.id)
                 return self._take(
                     delivery,

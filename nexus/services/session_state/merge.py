@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import Any, Final
 
+from nexus.core.models import AMBIGUOUS_ID, MAX_ID_CHARS, is_ambiguous
 from nexus.services.history.recorder import DEFAULT_SESSION
 from nexus.services.session_state.state import (
     LISTS,
@@ -51,7 +52,6 @@ _REPLACES, _MERGES = "0", "1"
 # Microseconds since year 1, the kind of the change, the message and, where there is one, the place in a list.
 _STAMP: Final = re.compile(r"[0-9]{18}[01][0-9a-f]{16}(?:[0-9]{4})?")
 _ID_CHARS: Final = 16
-_SESSION_CHARS: Final = 256
 _EPOCH: Final = datetime.min.replace(tzinfo=UTC)
 _MOST_REMOVED: Final = {name: part.most for name, part in LISTS.items()} | {"sub_agent_roles": MOST_SUB_AGENTS}
 
@@ -114,8 +114,10 @@ def read_session_id(metadata: Mapping[str, Any], where: str = "metadata.session_
     session = metadata.get("session_id")
     if session is None:
         return DEFAULT_SESSION
-    if not isinstance(session, str) or not 1 <= len(session) <= _SESSION_CHARS:
-        raise ValueError(f"{where}: a text of 1 to {_SESSION_CHARS} characters is needed")
+    if not isinstance(session, str) or not 1 <= len(session) <= MAX_ID_CHARS:
+        raise ValueError(f"{where}: a text of 1 to {MAX_ID_CHARS} characters is needed")
+    if is_ambiguous(session):
+        raise ValueError(f"{where}: {AMBIGUOUS_ID}")
     return session
 
 

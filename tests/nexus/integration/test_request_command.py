@@ -71,7 +71,7 @@ async def test_answers_that_cannot_be_believed(redis_url: str, channel_prefix: s
         await tasks.start(partial(refuse, RedisPubSubBus(client, prefix=channel_prefix), error))
         done = await asked_for(bus, timeout_s=2)
         tasks.cancel_scope.cancel()
-    reason = "answers came, but none signed with a key known here: compare bus.signing.keys"
+    reason = "answers came, but none that can be believed: compare bus.signing.keys with the service's"
     assert (done.returncode, done.stderr) == (2, f"nexus: no answer within 2 s: {reason}\n")
 
 

@@ -83,7 +83,9 @@ def test_fields_of_a_run() -> None:
     }
 
 
-@pytest.mark.parametrize("owner", [{"$ne": ""}, "", "x" * 257, None, 5, ["ada"]])
+@pytest.mark.parametrize(
+    "owner", [{"$ne": ""}, "", "x" * 257, None, 5, ["ada"], "ada\0", "\ud800ada", "a\udfffda", "ada\ufffd"]
+)
 def test_an_owner_is_a_text(owner: Any) -> None:
     """No object, number or empty text passes for an owner."""
     with pytest.raises(ValidationError, match="owner_key"):

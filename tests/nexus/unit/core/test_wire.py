@@ -105,6 +105,23 @@ def test_a_missing_id_is_made_of_the_payload() -> None:
     assert len(first.id) == 36
 
 
+@pytest.mark.parametrize("text", [r"ada\u0000", r"ada\ud800", r"ada\uDFFF", r"ada\ufffd", "ada�"])
+@pytest.mark.parametrize("name", ["owner_key", "run_id", "id"])
+def test_two_ids_do_not_become_one(name: str, text: str) -> None:
+    """What is made canonical elsewhere is refused in an id: all of these would be one owner. It is never repeated."""
+    error = refused(payload(**{name: "an id"}).replace(b"an id", text.encode()))
+    assert error.message == f"{name}: NUL, U+FFFD and half a surrogate pair are not allowed in an id"
+    assert "ada" not in str(error.ids)
+
+
+@pytest.mark.parametrize(
+    "text", [" ada", "ada ", "Ada", "a\u0308", "\u00e4", "ada\r\n", "ada\n", "ada\u200b", "\U0001f600"]
+)
+def test_ids_that_differ_stay_as_they_are(text: str) -> None:
+    """No white space, line end, case or composition of an id is made canonical."""
+    assert decode(payload(owner_key=text)).owner_key == text
+
+
 @pytest.mark.parametrize("wrong_id", [None, 5, "", "x" * 257])
 def test_a_wrong_id_is_answered_under_one_made_of_the_payload(wrong_id: Any) -> None:
     """Who sends an id that is none can still be told."""

@@ -13,7 +13,7 @@ from nexus.core.errors import UnreadablePayloadError
 from nexus.core.models import Message, Role
 from nexus.core.wire import EnvelopeError, EnvelopeIds, decode, encode, find_ids
 
-IDENTIFIERS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=256)
+IDENTIFIERS = st.text(st.characters(codec="utf-8", exclude_characters="\0\ufffd"), min_size=1, max_size=256)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,

@@ -132,6 +132,13 @@ class TestCommandLine:
             with pytest.raises(WrongUsage, match=reason):
                 cleanup(session, name, criteria, everything=everything)
 
+    @pytest.mark.parametrize("name", ["run", "owner", "session", "role"])
+    def test_criteria_are_text(self, name: str) -> None:
+        """What is no UTF-8 on the command line is refused."""
+        given: dict[str, Any] = {name: "ada\udcff"}
+        with pytest.raises(WrongUsage, match=f"^{name}: UTF-8 text is needed"):
+            Criteria(**given)
+
     @pytest.mark.parametrize("command", ["", *COMMANDS])
     def test_help_has_examples(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
         """Every help text shows how the command is used, and names the global options."""

@@ -140,6 +140,7 @@ def test_what_is_given_counts() -> None:
         ),
         ({"session_id": ""}, ErrorCode.INVALID_REQUEST, "run.metadata.session_id: a text of 1 to 256 characters"),
         ({"session_id": 5}, ErrorCode.INVALID_REQUEST, "run.metadata.session_id: a text of 1 to 256 characters"),
+        ({"session_id": "s\ufffd"}, ErrorCode.INVALID_REQUEST, "run.metadata.session_id: NUL, U+FFFD and half a"),
         ({"session_id": "x" * 257}, ErrorCode.INVALID_REQUEST, "run.metadata.session_id: a text of 1 to 256"),
         ({"user_profile": "x"}, ErrorCode.INVALID_REQUEST, "run.metadata.user_profile: a JSON object is needed"),
         (

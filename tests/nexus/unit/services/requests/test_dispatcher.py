@@ -386,6 +386,17 @@ class TestFaults:
         assert letter.reason.lower().endswith("never")
         assert trial.metrics.counted == Counter(filter(None, [DeadLetterCause.REFUSED, event]))
 
+    @pytest.mark.parametrize("topic", [Topics.LLM_RESULTS, Topics.TOOLS_RESULTS])
+    async def test_a_result_of_an_ambiguous_session(self, topic: str) -> None:
+        """On the wire "s" and a NUL, or half a surrogate pair, have become this one: it is in no session."""
+        async with dispatching() as trial:
+            delivery = of(topic, message(session_id="s\ufffd"))
+            await trial.dispatch(delivery)
+            letter = await trial.letter()
+            await trial.settled(delivery)
+        assert letter.reason == "metadata.session_id: NUL, U+FFFD and half a surrogate pair are not allowed in an id"
+        assert trial.metrics.counted == {DeadLetterCause.REFUSED: 1}
+
     @pytest.mark.parametrize("deliveries", [5, 6, 151])
     @pytest.mark.parametrize(("topic", "made"), WORK, ids=[topic for topic, _ in WORK])
     async def test_what_outlived_many_replicas(self, topic: str, made: Callable[[], Message], deliveries: int) -> None:

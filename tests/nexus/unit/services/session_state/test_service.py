@@ -99,6 +99,7 @@ async def test_kept_and_read() -> None:
         (said(role("a"), session_id=5), "metadata.session_id: a text of 1 to 256 characters is needed"),
         (said(role("a"), session_id=""), "metadata.session_id: a text of 1 to 256 characters is needed"),
         (said(role("a"), session_id={"$ne": ""}), "metadata.session_id: a text of 1 to 256 characters is needed"),
+        (said(role("a"), session_id="s\ufffd"), "metadata.session_id: NUL, U+FFFD and half a surrogate pair are not"),
         (said(role("a"), session_id="s" * 257), "metadata.session_id: a text of 1 to 256 characters is needed"),
     ],
 )
