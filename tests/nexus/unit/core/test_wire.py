@@ -111,7 +111,7 @@ def test_two_ids_do_not_become_one(name: str, text: str) -> None:
     """What is made canonical elsewhere is refused in an id: all of these would be one owner. It is never repeated."""
     error = refused(payload(**{name: "an id"}).replace(b"an id", text.encode()))
     assert error.message == f"{name}: NUL, U+FFFD and half a surrogate pair are not allowed in an id"
-    assert "ada" not in str(error.ids)
+    assert "\ufffd" not in getattr(error.ids, name)
 
 
 @pytest.mark.parametrize(
