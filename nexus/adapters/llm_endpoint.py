@@ -94,7 +94,7 @@ def open_http(address: Address, *, at_once: int, max_bytes: int) -> httpx2.Async
     """A client for `at_once` calls, which reads `max_bytes` of an answer and fails on one that is longer.
 
     It sets no time limits: each call has one as a whole. Proxies and certificates are those of the environment
-    (HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE), as for every HTTP client.
+    (HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE), as for every HTTP client; ConfigError where they cannot be used.
     """
 
     async def sent(request: httpx2.Request) -> None:
@@ -111,12 +111,17 @@ def open_http(address: Address, *, at_once: int, max_bytes: int) -> httpx2.Async
             raise ModelUnavailableError("a compressed answer, which was not asked for")
         response.stream = _Bounded(cast("httpx2.AsyncByteStream", response.stream), max_bytes)
 
-    return httpx2.AsyncClient(
-        event_hooks={"request": [sent], "response": [received]},
-        limits=httpx2.Limits(max_connections=at_once, max_keepalive_connections=at_once),
-        timeout=None,
-        follow_redirects=False,
-    )
+    try:
+        return httpx2.AsyncClient(
+            event_hooks={"request": [sent], "response": [received]},
+            limits=httpx2.Limits(max_connections=at_once, max_keepalive_connections=at_once),
+            timeout=None,
+            follow_redirects=False,
+        )
+    except (OSError, ValueError, httpx2.InvalidURL) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        named = "SSL_CERT_FILE, SSL_CERT_DIR or a proxy of the environment"
+        raise ConfigError(f"llm.base_url: {named} cannot be used: {reason}") from None
 
 
 class _Bounded(httpx2.AsyncByteStream):

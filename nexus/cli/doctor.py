@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from nexus.cli.terminal import SEE_MONGODB, Config, bus_advice, command_settings
 from nexus.config import STORED_SECTIONS, LlmSettings, Settings
-from nexus.config.loading import with_stored
+from nexus.config.loading import exposed_secrets, with_stored
 from nexus.connections import open_bus, open_model, open_store, try_claim
 from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError
 from nexus.core.models import new_message_id
@@ -60,6 +60,8 @@ def command(
 ) -> None:
     """Check Redis, MongoDB, indexes, settings, tools and the model. Exit 1 when something is wrong, with what to do."""
     settings = command_settings(config)
+    if warning := exposed_secrets(config):
+        typer.echo(f"warning: {warning}")
     raise typer.Exit(0 if anyio.run(examine, settings, Console(), quick) else 1)
 
 

@@ -19,7 +19,7 @@ from nexus import __version__
 from nexus.bootstrap import open_nexus
 from nexus.cli.terminal import Config
 from nexus.config import Settings
-from nexus.config.loading import load_settings
+from nexus.config.loading import exposed_secrets, load_settings
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ConfigError
 from nexus.embedded import embedded_servers
@@ -39,6 +39,8 @@ def command(
     """Answer context requests until SIGTERM or SIGINT; then finish what was begun and exit 0."""
     settings = load_settings(config)
     configure_logging(settings.system.log_level, settings.system.log_format, for_good=True)
+    if warning := exposed_secrets(config):
+        _log.warning("settings_file_exposed", reason=warning)
     loop = event_loop(settings.system.event_loop)
     anyio.run(_serve, settings, embedded, loop, backend_options={"use_uvloop": loop == "uvloop"})
     # Everything has ended in order. Python would now wait for Motor's threads, and those for a server that may be gone.

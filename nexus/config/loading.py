@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from stat import S_IMODE, S_IRGRP, S_IROTH
 from typing import Any, Final
 
 import yaml
@@ -19,6 +20,9 @@ from nexus.config import STORED_SECTIONS, Sections, Settings
 from nexus.core.errors import ConfigError
 
 _PREFIX: Final = "NEXUS_"
+_SECRET: Final = re.compile(r"llm\.api_key|bus\.signing\.keys\..+")
+# In an address: behind its user, or as an option of a driver.
+_PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]+@|password=[^&]", re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -28,8 +32,7 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     File and environment are each checked by themselves, so that a fault is reported where it stands.
     """
     variables = os.environ if environ is None else environ
-    named = variables.get("NEXUS_CONFIG")
-    path = path or (Path(named) if named else None)
+    path = _path_of(path, variables)
     in_file = _read_file(path, variables) if path else {}
     in_environment = _read_environment(variables)
     _raise_if_any(
@@ -43,6 +46,35 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     settings = Settings.model_validate({**_merged(in_file, in_environment), "environment": environment})
     _raise_if_any([f"{_source_of(line, path, in_file, variables)}{line}" for line in settings.conflicts()])
     return settings
+
+
+def exposed_secrets(path: Path | None = None, environ: Mapping[str, str] | None = None) -> str | None:
+    """The warning about a settings file with secrets that others than its owner may read; None where there is none.
+
+    A `${VAR}` is no secret: its value is elsewhere.
+    """
+    path = _path_of(path, os.environ if environ is None else environ)
+    mode = S_IMODE(path.stat().st_mode) if path else 0
+    if path is None or not mode & (S_IRGRP | S_IROTH):
+        return None
+    literal = _fill(yaml.safe_load(path.read_text(encoding="utf-8")), {}, "", [])
+    if not any(_SECRET.fullmatch(key) or _PASSWORD.search(text) for key, text in _texts(literal) if text):
+        return None
+    return f"{path}: holds secrets, and its mode {mode:04o} lets others read them; chmod 600 {path} mends it"
+
+
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The values inside, each with the dotted key of its place."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _texts(item, f"{key}.{name}".lstrip("."))
+    elif value is not None:
+        yield key, str(value)
+
+
+def _path_of(path: Path | None, variables: Mapping[str, str]) -> Path | None:
+    named = variables.get("NEXUS_CONFIG")
+    return path or (Path(named) if named else None)
 
 
 def with_stored(settings: Settings, document: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:

@@ -81,6 +81,10 @@ def connect(uri: str) -> tuple[Client, list[str]]:
                 unicode_decode_error_handler="replace",
                 appname="nexus-database-manager",
             )
+        except OSError as error:
+            named = f"{error.filename}: " if error.filename else ""
+            reason = one_line(error.strerror or type(error).__name__)
+            raise WrongUsage(f"a file that the MongoDB URI names cannot be used: {named}{reason}") from None
         except (PyMongoError, ValueError, TypeError) as error:
             # The driver quotes the part it stumbled over, which is a part of the password when that was not escaped.
             reason = f": {one_line(str(error))}" if _has_no_secret(uri) else ""

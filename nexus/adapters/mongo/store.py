@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, Literal
+from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -34,6 +35,7 @@ _CLOSING_S: Final = 0.5
 _MOTOR_CALLS: Final = int(os.environ.get("MOTOR_MAX_WORKERS", (os.cpu_count() or 1) * 5))
 _PYMONGO_CALLS: Final = 100
 _WITHOUT_ID: Final = {"_id": 0}
+_TLS_FILES: Final = frozenset({"tlscafile", "tlscertificatekeyfile", "tlscrlfile"})
 
 
 @asynccontextmanager
@@ -62,8 +64,8 @@ async def open_mongo(
     }
     try:
         client: Any = AsyncIOMotorClient(uri, **options) if driver == "motor" else AsyncMongoClient(uri, **options)
-    except (ConfigurationError, InvalidURI, ValueError) as error:
-        raise ConfigError(f"database.uri: cannot be used ({type(error).__name__})") from None
+    except (ConfigurationError, InvalidURI, ValueError, OSError) as error:
+        raise ConfigError(f"database.uri: {_fault(uri, error)}") from None
     calls = Calls(_MOTOR_CALLS if driver == "motor" else _PYMONGO_CALLS)
     try:
         yield MongoStore(client, database, calls)
@@ -72,6 +74,17 @@ async def open_mongo(
         with anyio.CancelScope(shield=True), pymongo.timeout(_CLOSING_S):
             await calls.finish(min(timeout_ms / 1_000, _CLOSING_S))
             await (anyio.to_thread.run_sync(client.close) if driver == "motor" else client.close())
+
+
+def _fault(uri: str, error: Exception) -> str:
+    """Why the URI cannot be used, without what it may hold of secrets."""
+    if not isinstance(error, OSError) and "certificate" not in str(error):
+        return f"cannot be used ({type(error).__name__})"
+    # OpenSSL does not say which file it was.
+    named = [(name, path) for name, path in parse_qsl(urlsplit(uri).query) if name.lower() in _TLS_FILES]
+    files = [f"{name} {path}" for name, path in named if getattr(error, "filename", None) in {None, path}]
+    reason = getattr(error, "strerror", None) or type(error).__name__
+    return f"{' or '.join(files) or 'a file in it'}: cannot be used: {reason}"
 
 
 class MongoStore(MongoMessages):

@@ -8,8 +8,9 @@
   second for the master, so that a subscription to a former master ends, too.
 """
 
+import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache, partial
 from typing import Any, Final, TypeVar, TypeVarTuple
@@ -33,7 +34,7 @@ from redis.exceptions import RedisError
 from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis.urls import Address, RedisUrl, parse_redis_url
 from nexus.core.concurrency import Pauses, items_of, ungrouped
-from nexus.core.errors import BusRefusedError, BusUnavailableError
+from nexus.core.errors import BusRefusedError, BusUnavailableError, ConfigError
 from nexus.core.ports import Delivery
 
 _Result = TypeVar("_Result")
@@ -64,9 +65,10 @@ async def open_redis(url: str) -> AsyncIterator[Redis]:
     """A client for `url`: a server, the master that Sentinel watches, or a cluster. Connects when it is first used.
 
     Raises:
-        ConfigError: the URL cannot be used. The text does not repeat it.
+        ConfigError: the URL, or a file that it names, cannot be used. The text does not repeat the URL.
     """
     parsed = parse_redis_url(url)
+    _check_files(parsed.tls)
     if parsed.kind == "sentinel":
         async with _open_sentinel(parsed) as client:
             yield client
@@ -77,6 +79,22 @@ async def open_redis(url: str) -> AsyncIterator[Redis]:
     finally:
         with anyio.move_on_after(_COMMAND_S, shield=True):
             await client.aclose()
+
+
+def _check_files(tls: Mapping[str, Any]) -> None:
+    """ConfigError for a file that TLS cannot use. A connection would fail as one to a server that is away."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authorities, certificate, key = (tls.get(name) for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))
+    named = f"ssl_ca_certs {authorities}"
+    try:
+        if authorities:
+            context.load_verify_locations(authorities)
+        named = f"ssl_certfile {certificate}" + (f" with ssl_keyfile {key}" if key else "")
+        if certificate:
+            # Without a password OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        raise ConfigError(f"bus.url: {named}: cannot be used: {error.strerror or type(error).__name__}") from None
 
 
 def _open(url: RedisUrl, address: Address | None = None) -> Redis:

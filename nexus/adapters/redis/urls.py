@@ -134,6 +134,8 @@ def _tls(options: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {name: options[name] for name in _TLS_OPTIONS if name in options}
     if found.get("ssl_cert_reqs", "required") not in {"none", "optional", "required"}:
         _refuse("has a wrong ssl_cert_reqs; none, optional or required is allowed")
+    if "ssl_keyfile" in found and "ssl_certfile" not in found:
+        _refuse("has ssl_keyfile, which needs ssl_certfile")
     if "ssl_check_hostname" in found:
         found["ssl_check_hostname"] = _FLAGS.get(found["ssl_check_hostname"].lower())
         if found["ssl_check_hostname"] is None:

@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from nexus.config import STORED_SECTIONS, Settings, signing_of
-from nexus.config.loading import load_settings, with_stored
+from nexus.config.loading import exposed_secrets, load_settings, with_stored
 from nexus.core.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[3] / "config.example.yml"
@@ -48,6 +48,40 @@ def keys_in(values: dict[str, Any], before: str = "") -> set[str]:
     for name, value in values.items():
         keys |= keys_in(value, f"{before}{name}.") if value and isinstance(value, dict) else {before + name}
     return keys
+
+
+@pytest.mark.parametrize(
+    ("text", "holds_secret"),
+    [
+        ("", False),
+        ("bus:\nsystem: {log_level: debug}", False),
+        ("bus: {url: 'redis://ada@10.0.0.1:6379/0'}", False),
+        ("bus: {url: 'redis://:${PASSWORD}@10.0.0.1/0', max_in_flight: '${MOST}'}", False),
+        ("bus: {signing: {keys: {k1: '${KEY}'}}}\nllm: {api_key: '${KEY}', base_url: 'http://h/v1', model: m}", False),
+        ("bus: {url: 'redis://:hunter2@10.0.0.1/0'}", True),
+        ("bus: {url: 'redis+sentinel://h/s?sentinel_password=x'}", True),
+        ("database: {uri: 'mongodb://ada:hunter2@h/'}", True),
+        ("database: {uri: 'mongodb://h/?tlsCertificateKeyFilePassword=x'}", True),
+        ("bus: {signing: {keys: {k1: a secret of sixteen, k2: '${KEY}'}}}", True),
+        ("llm: {api_key: sk-1, base_url: 'http://h/v1', model: m}", True),
+        ("llm: {base_url: 'http://ada:hunter2@h/v1', model: m}", True),
+    ],
+)
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o604, 0o644, 0o622])
+def test_secrets_that_others_may_read(tmp_path: Path, text: str, holds_secret: bool, mode: int) -> None:
+    """A file with secrets is warned of, with its mode and the remedy; one without is not, and no secret is repeated."""
+    path = written(tmp_path, text)
+    path.chmod(mode)
+    warning = exposed_secrets(path, {})
+    assert warning == exposed_secrets(None, {"NEXUS_CONFIG": str(path)})
+    if holds_secret and mode & 0o044:
+        assert (
+            warning
+            == f"{path}: holds secrets, and its mode {mode:04o} lets others read them; chmod 600 {path} mends it"
+        )
+    else:
+        assert warning is None
+    assert exposed_secrets(None, {}) is None
 
 
 class TestExample:
