@@ -6,10 +6,11 @@ block, which names the message in which it begins.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from nexus.core.wire import compact
+from nexus.services.history.neighbours import Neighbours, count_parted
 from nexus.services.history.transcript import Admitted, TranscriptMessage
 from nexus.services.text.tokens import Measure
 
@@ -38,6 +39,10 @@ class Block:
     def messages(self) -> list[dict[str, Any]]:
         """The block as one message."""
         return [{"role": self.role, "content": self.text}]
+
+    def shown_as(self, messages: list[dict[str, Any]]) -> Self:
+        """The block with the text of the one message."""
+        return replace(self, text=messages[0]["content"], escaped=self.escaped + count_parted(messages))
 
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
         """The block's one manifest entry; `bytes` are those of its UTF-8, `tokens` only with a measure."""
@@ -68,6 +73,11 @@ class Joined:
         text = "\n\n".join(block.text for block in self.blocks)
         return [{"role": block.role, "content": text} for block in self.blocks[:1]]
 
+    def shown_as(self, messages: list[dict[str, Any]]) -> Self:
+        """The same: a block begins with structure, so its text cannot complete any."""
+        del messages
+        return self
+
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
         """The manifest entries of the blocks, all at the place of the message."""
         return [entry for block in self.blocks for entry in block.describe(index, measure)]
@@ -92,6 +102,10 @@ class Passage:
         """The admitted messages from `start` to `end`."""
         return cls(tag, admitted.messages[start:end], admitted.origins[start:end], dropped)
 
+    def shown_as(self, messages: list[dict[str, Any]]) -> Self:
+        """The passage with these messages."""
+        return replace(self, messages=messages)
+
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
         """The passage's one manifest entry; `bytes` are those of its compact JSON."""
         origins = [origin for origin in self.origins if origin is not None]
@@ -106,7 +120,7 @@ class Passage:
                 "sources": [origin.source for origin in origins if origin.source],
                 "truncated": 0,
                 "dropped": self.dropped,
-                "escaped": sum(origin.escaped for origin in origins),
+                "escaped": sum(origin.escaped for origin in origins) + count_parted(self.messages),
             }
         ]
 
@@ -163,9 +177,11 @@ def assemble(
     """
     messages: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
+    neighbours = Neighbours()
     for section in sections:
-        entries += section.describe(len(messages), measure)
-        messages += section.messages
+        parted = neighbours.parted(section.messages)
+        entries += section.shown_as(parted).describe(len(messages), measure)
+        messages += parted
     manifest = {
         "layout": layout,
         "blocks": entries,

@@ -5,7 +5,7 @@ Rules of this module:
 - The block (role, TODO list, useful information, folder notes) is new for every request, and has only the parts with
   content.
 - Headings and the marks before items come from here alone: further lines of an item are indented, a TODO is one line,
-  and everything is escaped.
+  and everything is escaped, items that follow each other as one.
 - A position is the index of the message that follows it; `len(messages)` is the end. None splits a tool call from its
   results. Messages are in the OpenAI form; malformed ones are ignored.
 - `from_end` is before the fifth message from the end; `before_assistant` counts assistant messages instead. A position
@@ -14,6 +14,7 @@ Rules of this module:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Final, Literal, TypeVar
 
 from nexus.core.models import LONG_AGO
@@ -21,7 +22,7 @@ from nexus.services.context.blocks import Block
 from nexus.services.history.rows import Agent
 from nexus.services.history.tool_calls import as_id
 from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo, TodoStatus
-from nexus.services.text.escape import HEADINGS, CountingEscape, canonical, one_line
+from nexus.services.text.escape import HEADINGS, CountingEscape, canonical, escape_together, one_line
 
 MOST_INFOS: Final = 100
 MOST_NOTES_A_FOLDER: Final = 5
@@ -91,7 +92,7 @@ def _info_block(infos: Sequence[Info], most: int) -> list[Block]:
     shown = _newest(infos, most)
     if not shown:
         return []
-    text = "\n".join(_bullet(info.text, escape) for info in shown)
+    text = "\n".join(map(_bullet, escape_together([info.text.strip() for info in shown], escape)))
     return [_block("USEFUL_INFORMATION", _INFO, text, escape, len(infos) - len(shown))]
 
 
@@ -103,10 +104,9 @@ def _notes_block(notes: Sequence[FolderNote], most: int) -> list[Block]:
     shown = [(folder, _newest(folders[folder], MOST_NOTES_A_FOLDER)) for folder in sorted(folders, key=_depth)]
     if not shown:
         return []
-    sections = [
-        "\n".join((escape(f"### {one_line(folder)}"), *(_bullet(note.text, escape) for note in kept)))
-        for folder, kept in shown
-    ]
+    texts = [[f"### {one_line(folder)}", *(note.text.strip() for note in kept)] for folder, kept in shown]
+    escaped = iter(escape_together(list(chain.from_iterable(texts)), escape))
+    sections = ["\n".join((next(escaped), *map(_bullet, islice(escaped, len(kept))))) for _, kept in shown]
     dropped = len(notes) - sum(len(kept) for _, kept in shown)
     return [_block("FOLDER_NOTES", _NOTES, "\n\n".join(sections), escape, dropped)]
 
@@ -132,8 +132,8 @@ def _depth(folder: str) -> tuple[int, str]:
     return (0 if folder in {".", "/"} else folder.strip("/").count("/") + 1, folder)
 
 
-def _bullet(text: str, escape: CountingEscape) -> str:
-    return "- " + escape(text.strip()).replace("\n", "\n  ")
+def _bullet(text: str) -> str:
+    return "- " + text.replace("\n", "\n  ")
 
 
 Placement = Literal["from_end", "before_assistant", "tail"]

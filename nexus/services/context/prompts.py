@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from nexus.services.context.blocks import Block
-from nexus.services.text.escape import canonical, escape
+from nexus.services.text.escape import canonical, escape, fold, spelled, with_marks
 
 CORE_IDENTITY: Final = r"""# You are Nexus
 
@@ -328,10 +328,13 @@ _UNION_DEPTH: Final = 3
 
 # Lines that a lenient reader could take for lines of this block, also after spaces; and after backslashes, so that a
 # line that has one gets one more, and different texts stay different.
-_OWN_STRUCTURE: Final = re.compile(
-    r"\s*\\*(?:###|parameters\s*:\s*$|[-*+] [^(]*\(.*(?:required|optional)\s*\))",
-    re.IGNORECASE,
-)
+_OWN_LINE: Final = re.compile(rf"[ \\]*+(?:###|(?:{spelled('parameters', gap=' *+')}) *+: *+\Z)")
+# The end of a signature, but for its bracket.
+_PRESENCE: Final = re.compile(rf"(?:{spelled('required', 'optional', gap='[ _]*+')})[ _\\]*+")
+_CLOSING_BRACKETS: Final = frozenset(")）﹚⁾₎❩❫⟯⦆｠⸩︶⎞⎟⎠﴾")
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Me", "Mn"})
+# No list begins its items with one of these.
+_NO_BULLETS: Final = frozenset({"Pe", "Pf", "Pi", "Ps", "Zs"})
 
 
 def describe_tools(definitions: Sequence[Mapping[str, Any]], escape: Callable[[str], str]) -> str:
@@ -340,18 +343,18 @@ def describe_tools(definitions: Sequence[Mapping[str, Any]], escape: Callable[[s
     Definitions are in the OpenAI function form or flat (`name`, `description`, `parameters`) and keep their order. Of a
     malformed one the readable part is shown.
     """
-    tools = "\n\n".join(_tool(definition, escape) for definition in _items(definitions))
+    # As a whole, because otherwise the end of a text and the start of the next could make a tag between them.
+    tools = escape("\n\n".join(map(_tool, _items(definitions))))
     return f"[CAPABILITIES]\nAvailable tools in this conversation:\n\n{tools or '(No tools available)'}"
 
 
-def _tool(definition: object, escape: Callable[[str], str]) -> str:
+def _tool(definition: object) -> str:
     flat = _fields(definition)
     fields = _fields(flat.get("function")) or flat
     lines = [f"### {_line(fields.get('name')) or _UNNAMED}", _description(fields.get("description"))]
     if parameters := _parameters(_fields(fields.get("parameters"))):
         lines += ["Parameters:", *parameters]
-    # As a whole, because otherwise the end of a name and the start of a description could make a tag between them.
-    return escape("\n".join(lines))
+    return "\n".join(lines)
 
 
 def _parameters(schema: Mapping[Any, Any]) -> list[str]:
@@ -361,7 +364,7 @@ def _parameters(schema: Mapping[Any, Any]) -> list[str]:
 
 def _parameter(name: object, schema: Mapping[Any, Any], required: bool) -> str:
     presence = "required" if required else "optional"
-    line = f"- {_line(name) or _UNNAMED} ({_line(_type(schema)) or _UNTYPED}, {presence})"
+    line = f"- {_part(name) or _UNNAMED} ({_part(_type(schema)) or _UNTYPED}, {presence})"
     description = _line(schema.get("description"))
     return f"{line}: {description}" if description else line
 
@@ -401,10 +404,28 @@ def _description(value: object) -> str:
 
 
 def _guarded(line: str) -> str:
-    if not _OWN_STRUCTURE.match(unicodedata.normalize("NFKC", line)):
+    visible = "".join(char for char in line if unicodedata.category(char) not in _HIDDEN)
+    if not (_OWN_LINE.match(fold(visible)) or (_has_bullet(visible.lstrip(" \\")) and _signature_ends(line))):
         return line
     words = line.lstrip()
     return f"{line[: len(line) - len(words)]}\\{words}"
+
+
+def _has_bullet(line: str) -> bool:
+    first = line[:1]
+    return bool(first) and not (first.isalnum() or first in "\"'`#|" or unicodedata.category(first) in _NO_BULLETS)
+
+
+def _signature_ends(text: str) -> list[int]:
+    """The places of closing brackets behind `required` or `optional`."""
+    ends = [match.end() for match in _PRESENCE.finditer(fold(text))]
+    return [end for end in ends if text[end : end + 1] in _CLOSING_BRACKETS]
+
+
+def _part(value: object) -> str:
+    """A name or a type as one line in which no signature ends."""
+    line = _line(value)
+    return with_marks(line, _signature_ends(line))
 
 
 def _line(value: object) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import from_json
 
 from nexus.services.text.content import compact_json
-from nexus.services.text.escape import TOOL_USE, canonical, fold, with_marks
+from nexus.services.text.escape import TOOL_USE, canonical, escape_within_line, fold, with_marks
 
 _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
@@ -111,12 +111,12 @@ def _annotated(call: ToolCall, escape: Callable[[str], str]) -> str:
 
 def _name(text: str, escape: Callable[[str], str], before: str = "") -> str:
     """A name as it is shown before a text that could complete a tag."""
-    line = escape(_one_line(text, _NAME_CHARS) + before).removesuffix(before)
+    line = escape_within_line(_one_line(text, _NAME_CHARS) + before, escape).removesuffix(before)
     return _not_ending_in_backslash(_CLOSES_NAME.sub(r"\\\g<0>", line))
 
 
 def _value(line: str, escape: Callable[[str], str]) -> str:
-    text = _CLOSES_VALUE.sub(r"\\\g<0>", escape(line))
+    text = _CLOSES_VALUE.sub(r"\\\g<0>", escape_within_line(line, escape))
     # No other ASCII character passes for a semicolon.
     if ";" in text or not text.isascii():
         text = with_marks(text, [match.start() for match in _NEXT_CALL.finditer(fold(text))])

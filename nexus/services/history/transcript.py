@@ -29,6 +29,7 @@ from pydantic_core import from_json
 
 from nexus.core.models import Message, Role, parse_moment
 from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
+from nexus.services.history.neighbours import Neighbours
 from nexus.services.history.rows import MAIN, Agent, count_others, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
 from nexus.services.text.content import as_text
@@ -283,7 +284,7 @@ def admit(
     """The given messages that may stand in a list after the messages `after`.
 
     - `where`: the list's name in the notes, such as `run.history`.
-    - `after`: admitted messages; the ids of their calls are not used again.
+    - `after`: admitted messages; the ids of their calls are not used again, and structure begun there is not completed.
     - `going_on`: the runs may still be going on, so the last calls of each may yet be answered.
     """
     return _Gate(where, after, going_on=going_on).admit(messages)
@@ -292,6 +293,7 @@ def admit(
 class _Gate:
     def __init__(self, where: str, after: Sequence[Mapping[str, Any]], *, going_on: bool) -> None:
         self._where = where
+        self._after = after
         self._going_on = going_on
         self._steps: list[_Step] = []
         self._latest_step: dict[str, _Step] = {}
@@ -318,7 +320,8 @@ class _Gate:
         for came, item in unmatched:
             self._place_early(came, item)
         shown = [pair for step in self._steps for pair in self._shown(step)]
-        return Admitted([message for message, _ in shown], [origin for _, origin in shown], self._repairs)
+        parted = Neighbours(self._after).parted([message for message, _ in shown])
+        return Admitted(parted, [origin for _, origin in shown], self._repairs)
 
     def _add(self, step: _Step) -> None:
         self._steps.append(step)

@@ -10,13 +10,16 @@ Rules of this module:
   differ. The text itself gets backslashes and loses nothing.
 - A folded text has as many characters as the text, so a match in it is a place in the text itself. Letters become lower
   case a-z (`l` becomes `i`, the same stroke to the eye), look-alike brackets, colons, semicolons, number signs and
-  equals signs become the ASCII ones, characters that are easily overlooked (accents, joiners, dashes, dots) become `_`,
-  spaces a space, and everything else `?`. Only a backslash becomes a backslash.
+  equals signs become the ASCII ones, characters that are easily overlooked (accents, joiners, dashes, dots, those of
+  private use) become `_`, spaces a space, and everything else `?`. Only a backslash becomes a backslash. Letters that
+  are drawn as two (`rn` for `m`) are told by the patterns.
 - A place is marked by exactly one backslash, before the bracket or at the head of the line. Backslashes that are
   already there become one more, so `unescape` can take one away again, as mbox quoting does.
 - Marking a place neither makes nor hides another place. For this a tag cannot contain an opening bracket, a line head
   is recognised with or without backslashes where marks may stand, also behind a title, and the conditions on the
   character before a bracket hold for a backslash.
+- Texts that end up one behind the other are escaped as one where they are joined. Where the first has been sent by
+  then, its bytes stay, and `Seam` puts `PARTING` before a text that would complete what the texts before it began.
 - A heading or a banner is a whole line. Code that puts something before a text on its line escapes the line, not the
   text: `### ` and a name can make a heading that the name alone is not.
 - Patterns are possessive and cannot overlap, so every input takes linear time.
@@ -32,22 +35,25 @@ opening bracket, a colon, a number sign or an equals sign is listed in `SQUARE`,
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate, islice
 from typing import Final
 
 # Quotation marks and parentheses are no brackets: “this moment” is ordinary prose.
-SQUARE: Final = "[༺༼᚛⁅⌈⌊⎡⎣❲⟅⟦⟬⟮⦇⦉⦋⦍⦏⦓⦕⦗⧘⧚⸢⸤⸦⸨⹂⹕⹗⹙⹛「『【〔〖〘〚︗︹︻﹁﹃﹇﹝［｢"
+SQUARE: Final = "[⊏⊑⋢⸂⸄⸉⸌⸜⸠༺༼᚛⁅⌈⌊⎡⎣❲⟅⟦⟬⟮⦇⦉⦋⦍⦏⦓⦕⦗⧘⧚⸢⸤⸦⸨⹂⹕⹗⹙⹛「『【〔〖〘〚︗︹︻﹁﹃﹇﹝［｢"
 ANGLE: Final = "<«‹≮\u2329〈❬❮❰⟨⟪⦑⧼《︽︿˂ᐸᚲ𝈶≪⋖≺⊀⪡﹤＜"
-_CLOSING_SQUARE: Final = "]༻༽᚜⁆⌉⌋⎤⎦❳⟆⟧⟭⟯⦈⦊⦌⦎⦐⦔⦖⦘⧙⧛⸣⸥⸧⸩⹖⹘⹚⹜」』】〕〗〙〛︘︺︼﹂﹄﹈﹞］｣"
+_CLOSING_SQUARE: Final = "]⊐⊒⋣⸃⸅⸊⸍⸝⸡༻༽᚜⁆⌉⌋⎤⎦❳⟆⟧⟭⟯⦈⦊⦌⦎⦐⦔⦖⦘⧙⧛⸣⸥⸧⸩⹖⹘⹚⹜」』】〕〗〙〛︘︺︼﹂﹄﹈﹞］｣"
 _CLOSING_ANGLE: Final = ">»›≯\u232a〉❭❯❱⟩⟫⦒⧽》︾﹀˃ᐳ≫⋗≻⊁⪢𝈷𖼿﹥＞"
 COLONS: Final = ":：﹕︓ː˸։׃ઃः᛬᠃᠉⁚⁝∶ꓽ꞉︰፡܃܄𐞁"
 # With the musical sharps, and signs of mathematics and Tifinagh that are drawn as two strokes across two.
-NUMBER_SIGNS: Final = "#＃﹟♯⌗⋕⧣⧤⨳ⵌ𝄰𝄱𝄲"
+NUMBER_SIGNS: Final = "#＃﹟♯⌗⋕⧣⧤⨳⩨⩩ⵌ𝄰𝄱𝄲"
 # With all that is drawn as two or more level strokes: signs of mathematics, hyphens, frames, hexagrams.
 EQUALS_SIGNS: Final = "=＝﹦≠⁼₌🟰꞊゠᐀⹀꓿═〓≈≉≋≡≢≣⩵⩶⚌☰𝄗"
-# Invisible or blank although Unicode calls them letters or symbols.
-_BLANK: Final = "\u115f\u1160\u3164\uffa0\u2800\U0001d159"
-_PASSED_OVER: Final = "_-.*~`·•‧∙⋅・･" + _BLANK
+# Invisible, blank or in place of a character although Unicode calls them letters or symbols.
+_BLANK: Final = "\u115f\u1160\u3164\uffa0\u2800\U0001d159\u2422\u2423\ufffc\ufffd"
+# Level strokes and reversed slashes that Unicode calls no dashes: signs of mathematics, frames, letters.
+_STROKES: Final = "−➖⁃⁓∼⎯⎺⎻⎼⎽⏤─━┄┅┈┉╌╍╴╶╸╺╼╾▁▔⹃۔Ⲻⲻᅳ一∖⧵⧹╲⟍🙽"
+_PASSED_OVER: Final = "_-.*~`·•‧∙⋅・･" + _STROKES + _BLANK
 
 _LETTERS: Final = {
     "a": "ɑΑαАаᎪᗅ⍺ꓮ𐊠𖽀∀Λ4@₳",
@@ -68,6 +74,7 @@ _LETTERS: Final = {
     "r": "ƦГгᎡᏒᖇᴦⲅꓣꭇꭈꮁ𐒴𖼵𝈖Яя®",
     "s": "ƽЅѕՏᏕᏚꓢꜱꮪ𐊖𐐠𐑈𑣁𖼺5$§ƼՐ₴",
     "t": "ΤτТтᎢ⊤⟙Ⲧꓔ𐊗𐊱𐌕𑢼𖼊🝨7†₮₸",
+    "v": "ѵѴטᏙⴸᐯꛟꓦꮩ∨⋁٧۷𝈍𖼈𑢠𐔝𑣀𑜆",
     "u": "ʋυՍսሀᑌᴜ∪⋃ꓴꞟꭎꭒ𐓎𐓶𑢸𑣘𖽂μцЦ",
     "w": "ԜԝѠѡᎳᏔꓪꮃᴡɯաωΩшШщЩ₩𑜊𑜎𑜏𑣦𑣯",
     "x": "×ΧχХхᕁᕽ᙭᙮ᚷ╳⤫⤬⨯ⲬⵝꓫꞳ𐊐𐊴𐌗𐌢𐔧𑣬✕✖✗✘",
@@ -83,12 +90,13 @@ _MARKS: Final = (
     (";", ";；;"),
     ("#", NUMBER_SIGNS),
     ("=", EQUALS_SIGNS),
+    ("/", "/⁄∕⁁╱⧸⟋⫽⫻🙼⼃𝈺"),
 )
 _NAMED_LETTER = re.compile(
     r"(?:LATIN (?:(?!WITH)[A-Z]+ )*|REGIONAL INDICATOR SYMBOL LETTER |MODIFIER LETTER (?:SMALL|CAPITAL) "
     r"|(?:[A-Z]+ )*(?:SQUARED|CIRCLED|PARENTHESIZED) LATIN (?:CAPITAL|SMALL) LETTER )([A-Z])(?: WITH .*)?$"
 )
-_IGNORED_CATEGORIES = frozenset({"Mn", "Mc", "Me", "Cf", "Cc", "Cn", "Pc", "Pd", "Sk", "Lm"})
+_IGNORED_CATEGORIES = frozenset({"Mn", "Mc", "Me", "Cf", "Cc", "Cn", "Co", "Pc", "Pd", "Sk", "Lm"})
 _DIGIT_LOOKS: Final = frozenset("io")
 # A text in every script of the world must not fill the memory: later characters are folded each time they occur.
 _REMEMBERED = 1 << 16
@@ -131,6 +139,9 @@ def _listed() -> dict[int, str]:
     for target, chars in [*_LETTERS.items(), *_MARKS]:
         listed |= {ord(char): target for char in chars}
     listed |= {ord(char): "i" for char in "lL|"}
+    # The outlined letters and digits are younger than the Unicode that Python knows.
+    for first, last, outlined in (("A", "Z", 0x1CCD6), ("0", "9", 0x1CCF0)):
+        listed |= {outlined + code - ord(first): listed[code] for code in range(ord(first), ord(last) + 1)}
     return listed
 
 
@@ -191,24 +202,31 @@ _NOT_CANONICAL: Final = re.compile(f"[{_LINE_ENDS}{_INVISIBLE}{_SURROGATES}]")
 # ends no line head.
 _SUSPECT: Final = re.compile(
     f"[{re.escape(SQUARE + ANGLE + COLONS + NUMBER_SIGNS + EQUALS_SIGNS)}]"
-    f"(?<![\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff][{COLONS}])"
+    f"(?<![\u3041-\u3096\u30a1-\u30fa\u4e01-\u9fff][{COLONS}])"
 )
 
-# Characters between the letters of a name, between a bracket and a name, and before the slash of a closing tag.
-_GAP: Final = r"[ _\n\\]*+"
+# Characters between the letters of a name, between a bracket and a name, and before the slash of a closing tag. Some
+# dashes pass for equals signs.
+_GAP: Final = r"[ _\n\\=]*+"
 _LEAD: Final = r"[ _\n\\/]*+"
-_CLOSING: Final = rf"{_GAP}/{_LEAD}"
+_CLOSING: Final = rf"[ _\n\\]*+/{_LEAD}"
 _NAME_ENDS: Final = "(?!_*+[a-z])"
+# Letters that two others look like, with a gap between these.
+_DRAWN_AS_TWO: Final = {"d": "c{}i", "m": "[nr]{}n", "w": "u{0}u|v{0}v"}
 
 
-def _spelled(*names: str, gap: str = _GAP) -> str:
-    """A pattern for names as they look when folded, with gaps between their letters."""
-    return "|".join(gap.join(fold(char) for char in name if char not in "_ ") for name in names)
+def spelled(*names: str, gap: str = _GAP) -> str:
+    """A pattern for any of the names as they look when folded, with gaps between their letters."""
+    return "|".join(gap.join(_drawn(fold(char), gap) for char in name if char not in "_ ") for name in names)
 
 
-_BLOCK: Final = f"(?:{_spelled(*BLOCK_TAGS)})"
-_CALL: Final = f"{_spelled(TOOL_USE)}{_GAP}:"
-_INPUT, _TIME = (_spelled(name) for name in ELEMENTS)
+def _drawn(letter: str, gap: str) -> str:
+    return f"(?:{letter}|{_DRAWN_AS_TWO[letter].format(gap)})" if letter in _DRAWN_AS_TWO else letter
+
+
+_BLOCK: Final = f"(?:{spelled(*BLOCK_TAGS)})"
+_CALL: Final = f"{spelled(TOOL_USE)}{_GAP}:"
+_INPUT, _TIME = (spelled(name) for name in ELEMENTS)
 # Two patterns, because one that starts with a plain character is searched for ten times as fast. A tag in the other
 # kind of bracket counts as well. Frequent forms in code do not: `a < current_time`, `schedule[current_time]`,
 # `Vec<Capabilities>`, `<current_timestamp>`.
@@ -223,20 +241,23 @@ _ANGLE_TAG: Final = re.compile(
     rf"|(?<![a-z_\]]<)(?:{_LEAD}{_BLOCK}{_NAME_ENDS}|[_\\]*+{_TIME}{_NAME_ENDS}[^<>\n]*+>))"
 )
 # A turn tag only if its number, read from the text itself, is one; an index such as `board[turn1]` is none.
-_TURN_TAG: Final = re.compile(rf"\[{_LEAD}(?:{_spelled(TURN)})(?P<number>[^\[\]]*+)\]")
+_TURN_TAG: Final = re.compile(rf"\[{_LEAD}(?:{spelled(TURN)})(?P<number>[^\[\]]*+)\]")
+# The same where only the folded number is known: some letters pass for no digit.
+_TURN_SEEN: Final = re.compile(rf"\[{_LEAD}(?:{spelled(TURN)})[^\[\]cdfhj-np-ru-z]*+\]")
 _INDEXED: Final = re.compile(r"[\w\])]\Z")
 _HEAD_GAP: Final = "[ _]*+"
+_LETTER_GAP: Final = "[ _=]*+"
 # An optional time in brackets, a speaker and a colon. A mark may stand here and where `_HEAD` has its run.
 _MEMORY_HEAD: Final = (
-    rf"(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?(?:{_spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
+    rf"(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?(?:{spelled(*SPEAKERS, gap=_LETTER_GAP)}){_LETTER_GAP}:"
 )
 # Characters between a title or a bar and the end of the line: symbols and marks, but no letter.
 _END: Final = r"[ _#=:;?/<>\[\]\\]*+(?=\n|\Z)"
 # One to six number signs and a title.
-_HEADING: Final = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{_spelled(*HEADINGS, gap=_HEAD_GAP)}){_END}"
+_HEADING: Final = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{spelled(*HEADINGS, gap=_LETTER_GAP)}){_END}"
 # A title between two bars of two or more equals signs.
 _BAR: Final = rf"=(?:{_HEAD_GAP}=)++"
-_BANNER: Final = rf"{_BAR}{_HEAD_GAP}(?:{_spelled(*BANNERS, gap=_HEAD_GAP)})[ _#:;?]*+{_BAR}{_END}"
+_BANNER: Final = rf"{_BAR}{_HEAD_GAP}(?:{spelled(*BANNERS, gap=_LETTER_GAP)})[ _#:;?]*+{_BAR}{_END}"
 _HEAD: Final = rf"(?P<run>\\*+){_HEAD_GAP}(?:{_MEMORY_HEAD}|{_HEADING}|{_BANNER})"
 _FIRST_HEAD: Final = re.compile(_HEAD)
 _LATER_HEAD: Final = re.compile("\n" + _HEAD)
@@ -244,10 +265,20 @@ _LATER_HEAD: Final = re.compile("\n" + _HEAD)
 # of several lines that stand beside them. An apostrophe, among others, folds to a question mark.
 _LABEL_GAP: Final = "[ _?]*+"
 _LABEL: Final = re.compile(
-    rf"^(?P<run>\\*+)[ _]*+(?:(?:{_spelled('Insights', 'Users Goal', gap=_LABEL_GAP)}){_LABEL_GAP}"
-    rf"|(?:{_spelled('Round', gap=_LABEL_GAP)})(?P<number>[^:\n]*+)):",
+    rf"^(?P<run>\\*+)[ _]*+(?:(?:{spelled('Insights', 'Users Goal', gap=_LABEL_GAP)}){_LABEL_GAP}"
+    rf"|(?:{spelled('Round', gap=_LABEL_GAP)})(?P<number>[^:\n]*+)):",
     re.MULTILINE,
 )
+
+
+# Stands before a text that would complete structure begun by the text before it. No structural token has these letters.
+PARTING: Final = "(new message)\n"
+_OWN_PARTING: Final = re.compile(r"(?P<run>\\*+)\(new message\)\n")
+# What may come later on the line of a text: it ends every tag whose end can be far from its name.
+_LINE_GOES_ON: Final = " 1]>"
+# Folded characters with which a token may begin and not be complete, without repetitions: its name and some attributes.
+_UNFINISHED: Final = 256
+_REPEATED: Final = re.compile(r"[ _\n\\]{2,}|([^a-z])\1{2,}")
 
 
 def canonical(text: str) -> str:
@@ -284,8 +315,24 @@ def with_marks(text: str, places: Sequence[int]) -> str:
     return "\\".join(text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True))
 
 
+def escape_together(texts: Sequence[str], escape: Callable[[str], str] = escape) -> list[str]:
+    """Each of the texts as `escape` leaves it behind those before it, with nothing but white space or dashes between.
+
+    A mark may stand in a text because of the one behind it.
+    """
+    texts = [canonical(text) for text in texts]
+    lines = iter(escape("\n".join(texts)).split("\n"))
+    return ["\n".join(islice(lines, text.count("\n") + 1)) for text in texts]
+
+
+def escape_within_line(text: str, escape: Callable[[str], str] = escape) -> str:
+    """`escape(text)` for a text behind which its line goes on with quotation marks, brackets or digits."""
+    return escape(f"{text}{_LINE_GOES_ON}").removesuffix(_LINE_GOES_ON)
+
+
 def unescape(text: str) -> str:
-    """The text that `escape` was given, in canonical form: takes one backslash away from every marked place."""
+    """The text that was escaped, in canonical form: without `PARTING` and one backslash of every marked place."""
+    text = text.removeprefix(PARTING)
     marked = [place for place in _places(text) if place and text[place - 1] == "\\"]
     starts = [0, *marked]
     ends = [*(place - 1 for place in marked), len(text)]
@@ -319,14 +366,65 @@ class LabelEscape(CountingEscape):
         return with_marks(escaped, places)
 
 
+class Seam:
+    """Neighbouring texts of one side of a conversation, which a provider may trim, and join by nothing or blanks."""
+
+    def __init__(self) -> None:
+        # The ends of the texts, as far as a token may begin in them.
+        self._before: list[str] = []
+
+    def join(self, text: str) -> str:
+        """`text`, escaped by itself, as it stands behind the texts before; the same for whatever comes after it."""
+        if _completes(self._before, _folded_part(text)):
+            self._before = []
+            text = f"{PARTING}{text}"
+        self._before += filter(None, [_folded_part(text, last=True)])
+        while len(self._before) > 1 and sum(map(len, self._before[1:])) >= _UNFINISHED:
+            del self._before[0]
+        return text
+
+
+def _folded_part(text: str, *, last: bool = False) -> str:
+    """The first, or last, characters of a text as they look, trimmed and without repetitions."""
+    size = _UNFINISHED
+    while True:
+        part = _REPEATED.sub(_once, fold(text[-size:] if last else text[:size]))
+        if len(part) >= _UNFINISHED // 2 or size >= len(text):
+            return part.strip("\n ")
+        # Linear time: each part is several times as long as the one before.
+        size *= 4
+
+
+def _once(repeated: re.Match[str]) -> str:
+    run = repeated[0]
+    if repeated[1]:
+        return run[:2]
+    return "\n" if "\n" in run else " " if " " in run else "_"
+
+
+def _completes(texts: Sequence[str], text: str) -> bool:
+    """Whether a token that begins in the first texts ends in the last one, all of them as `_folded_part` gives them."""
+    before = "".join(texts)
+    joined, seam = before + text, len(before)
+    # A tag has no other opening bracket in it, the other tokens no line end; each text may begin a line.
+    bracket, line = max(before.rfind("["), before.rfind("<")), before.rfind("\n") + 1
+    lines = {line, *accumulate(map(len, texts), initial=0)}
+    begun = [(tag, bracket) for tag in (_SQUARE_TAG, _ANGLE_TAG, _TURN_SEEN) if bracket >= 0]
+    # What begins with the last text has its mark.
+    begun += [(_FIRST_HEAD, start) for start in lines if start >= line and before[start:].strip(" _\\")]
+    return any((match := token.match(joined, start)) and match.end() > seam for token, start in begun)
+
+
 def _places(text: str) -> list[int]:
     """Where marks belong, in order: before the bracket of a tag, after the backslashes at the start of a line head."""
-    if not text.isascii() and not _SUSPECT.search(text):
+    places: set[int] = set()
+    if parting := _OWN_PARTING.match(text):
+        places.add(parting.end("run"))
+    elif not text.isascii() and not _SUSPECT.search(text):
         return []
     folded = fold(text)
-    places: set[int] = set()
     if "[" in folded:
-        places = {match.start() for match in _SQUARE_TAG.finditer(folded)}
+        places.update(match.start() for match in _SQUARE_TAG.finditer(folded))
         places.update(match.start() for match in _TURN_TAG.finditer(folded) if _is_turn(text, match))
     if "<" in folded:
         places.update(match.start() for match in _ANGLE_TAG.finditer(folded))

@@ -54,7 +54,7 @@ from nexus.services.due_work import NOTHING_DUE, count_in
 from nexus.services.history.rows import storable, text_or_empty
 from nexus.services.history.run_facts import RunMessage, TurnFacts, read_facts
 from nexus.services.text.content import compact_json
-from nexus.services.text.escape import canonical, escape, one_line
+from nexus.services.text.escape import canonical, escape, escape_within_line, one_line
 from nexus.services.turns.rule_summary import summarise_by_rules, summarise_input
 
 # How soon a turn is looked at that may have gone on unnoticed.
@@ -360,7 +360,7 @@ def _as_json(text: str, escape: Callable[[str], str]) -> str:
 
 
 def _plain(text: str, escape: Callable[[str], str]) -> str:
-    return escape(one_line(_CONTROLS.sub(" ", canonical(text))))
+    return escape_within_line(one_line(_CONTROLS.sub(" ", canonical(text))), escape)
 
 
 def _fitting(turn: Turn, brief: str) -> tuple[str, ...]:

@@ -58,15 +58,20 @@ def rows(text: str) -> list[dict[str, Any]]:
     ]
 
 
+def unescaped_in_line(text: str) -> str:
+    """What was escaped before something that could end a tag of it."""
+    return unescape(f"{text} 1]>").removesuffix(" 1]>")
+
+
 def back(part: str | tuple[strict.Call, ...]) -> str | list[tuple[str, str, str]]:
     """What the author of a part of a message wrote, read back out of the block."""
     if isinstance(part, str):
         return unescape(part)
     return [
         (
-            unescape(strict.unmarked_name(call.name)),
-            unescape(f"{strict.unmarked_name(call.key or '')}:").removesuffix(":"),
-            unescape(strict.unmarked_value(call.value or "")),
+            unescaped_in_line(strict.unmarked_name(call.name)),
+            unescaped_in_line(f"{strict.unmarked_name(call.key or '')}:").removesuffix(":"),
+            unescaped_in_line(strict.unmarked_value(call.value or "")),
         )
         for call in part
     ]
