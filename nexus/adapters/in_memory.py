@@ -19,6 +19,7 @@ import structlog
 from anyio.lowlevel import checkpoint
 
 from nexus.core.concurrency import items_of
+from nexus.core.errors import OutboxFullError
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, DeadLetter, Delivery, OutboxRow, Work
 
 _log = structlog.get_logger(__name__)
@@ -298,13 +299,15 @@ class MemoryLedger:
         request = self._known(claim.key, now)
         if request and (request.answer is not None or request.fingerprint not in {claim.fingerprint, ""}):
             return 1 if request.token == claim.token and request.fingerprint == claim.fingerprint else None
-        if outbox and not self.outbox.put(outbox):
-            _log.error("outbox_full", message_id=outbox.id, size=len(outbox.content))
+        taken = outbox is None or self.outbox.put(outbox)
         until = now + keep_ms / 1_000
         self._requests[claim.key] = _Request(
             claim.fingerprint, claim.token, until, topic=topic, answer=answer, announced_at=now
         )
-        return await self._bus.publish(topic, answer)
+        receivers = await self._bus.publish(topic, answer)
+        if not taken:
+            raise OutboxFullError(receivers)
+        return receivers
 
     async def release(self, claim: Acquired) -> None:
         """Give a request back."""

@@ -69,6 +69,14 @@ class BusRefusedError(BusUnavailableError):
     """What the bus keeps under a name is not what belongs there; trying again will not help."""
 
 
+class OutboxFullError(NexusError):
+    """A request is concluded, with so many `receivers` of its answer, but its row found no room in the outbox."""
+
+    def __init__(self, receivers: int) -> None:
+        super().__init__("the outbox is full")
+        self.receivers = receivers
+
+
 class StoreUnavailableError(NexusError):
     """The document store could not be reached, or did not answer in time."""
 

@@ -22,7 +22,7 @@ class Event(StrEnum):
     DEAD_LETTER_LOST = "dead_letter_lost"  # a message that could not be used was dropped, without a dead letter
     ROW_RECORDED = "row_recorded"  # a row was written, or was there already
     ROW_REJECTED = "row_rejected"  # the store will never accept the row
-    ROW_LOST = "row_lost"  # a row was unwritten when the service ended
+    ROW_LOST = "row_lost"  # a row was unwritten when the service ended, or found no room in the outbox
     STATE_RECORDED = "state_recorded"
     # A change of a session's state was accepted, and the state would have become too large with it.
     STATE_REFUSED = "state_refused"

@@ -18,7 +18,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-import structlog
 from redis.asyncio import Redis
 
 from nexus.adapters.redis.client import repeated, subscriber_count
@@ -35,10 +34,9 @@ from nexus.adapters.redis.scripts import (
     RENEW,
     Script,
 )
+from nexus.core.errors import OutboxFullError
 from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, OutboxRow
-
-_log = structlog.get_logger(__name__)
 
 _Argument: TypeAlias = str | bytes | int
 
@@ -201,24 +199,24 @@ class RedisLedger:
         request = self._request(claim.key)
         outbox_keys: list[str] = [request] * 3
         outbox_arguments: list[_Argument] = [""] * 5
+        taken = True
         if outbox and self._one_server:
             outbox_keys, outbox_arguments = self.outbox.put_arguments(outbox)
-        elif outbox and not await self.outbox.put(outbox):
-            self._log_full(outbox)
+        elif outbox:
+            taken = await self.outbox.put(outbox)
         more_keys, more_arguments = self._publishing(topic, delivery)
         keys = [request, *outbox_keys, *more_keys]
         arguments = [claim.token, claim.fingerprint, answer, keep_ms, topic, *outbox_arguments, *more_arguments]
-        received, taken = await repeated(self._conclude, keys, arguments, for_s=self._repeated_s)
-        if outbox and not taken:
-            self._log_full(outbox)
+        received, taken_too = await repeated(self._conclude, keys, arguments, for_s=self._repeated_s)
         if received < 0:
             return None
-        if self._acknowledged is None:
-            return subscriber_count(self._client, received)
-        if delivery:
+        if self._acknowledged and delivery:
             self._acknowledged(delivery)
-        # An entry is there for any reader.
-        return int(received)
+        # An entry of a stream is there for any reader.
+        receivers = int(received) if self._acknowledged else subscriber_count(self._client, received)
+        if not (taken and taken_too):
+            raise OutboxFullError(receivers)
+        return receivers
 
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep a value unless there is one; returns the one that is kept."""
@@ -240,9 +238,6 @@ class RedisLedger:
         topic_of_request, entry = (delivery.topic, delivery.entry) if delivery else (Topics.CONTEXT_BUILD_REQUEST, "")
         keep_reply = self._reply_keep_ms if is_of_one_requester(topic) else 0
         return [self._prefix + topic, self._prefix + topic_of_request], [GROUP, entry, keep_reply]
-
-    def _log_full(self, row: OutboxRow) -> None:
-        _log.error("outbox_full", message_id=row.id, size=len(row.content))
 
     def _request(self, key: str) -> str:
         return f"{self._prefix}nexus:request:{key}"

@@ -190,9 +190,11 @@ class RequestLedger(Protocol):
     ) -> int | None:
         """Publish `answer` on `topic` and keep it for `keep_ms`; acknowledge `delivery`, which brought the request.
 
-        A row for the `outbox` is put there in the same step. An outbox that is full takes no more rows; the answer is
-        published nevertheless, and `outbox_full` is logged. Returns how many subscribers received it, as for
+        A row for the `outbox` is put there in the same step. Returns how many subscribers received the answer, as for
         `Bus.publish`; None when the request has an answer already.
+
+        Raises:
+            OutboxFullError: the outbox takes no more rows; all else is done.
         """
 
     async def release(self, claim: Acquired) -> None:

@@ -23,7 +23,7 @@ import anyio
 import structlog
 
 from nexus.core.concurrency import OuterHandler
-from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, UnreadablePayloadError
+from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, OutboxFullError, UnreadablePayloadError
 from nexus.core.metrics import DeadLetterCause, Event, Metrics
 from nexus.core.models import Topics
 from nexus.core.ports import (
@@ -187,6 +187,12 @@ class Claims:
             try:
                 receivers = await self._ledger.conclude(claim, topic, answer, keep_ms, item.delivery, outbox)
                 break
+            except OutboxFullError as error:
+                _log.error("outbox_full", request_id=item.ids.id)
+                self._metrics.count(Event.ROW_LOST)
+                reason = "its input is not recorded: the database is away, and the outbox is full"
+                await self._dead_letters.write(item.delivery, reason, DeadLetterCause.BACKLOG, item.ids.id)
+                return error.receivers
             except BusUnavailableError as error:
                 if isinstance(error, BusRefusedError) or not item.may_wait:
                     raise

@@ -207,6 +207,30 @@ async def test_a_cancelled_insert_is_one_row(driver: Driver, mongo_uri: str, dat
         assert len(await store.all_messages("o", limit=100)) == 20
 
 
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_closed_while_an_insert_waits_for_the_indexes(
+    driver: Driver, mongo_janitor: Janitor, database_name: str
+) -> None:
+    """It fails, as where the store is away. Cancelled, it would end its task without a word."""
+    host, port = mongo_janitor.address or ("", 0)
+    failed = []
+    async with proxied(host, port) as proxy, anyio.create_task_group() as tasks:
+        uri = f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"
+        async with open_mongo(uri, database_name, driver=driver, timeout_ms=20_000) as store:
+            await store.ping()
+            proxy.silent = True
+            proxy.stall()
+
+            async def insert() -> None:
+                with pytest.raises(StoreUnavailableError):
+                    await store.insert_message(row(1))
+                failed.append(row(1)["id"])
+
+            tasks.start_soon(insert)
+            await anyio.wait_all_tasks_blocked()
+    assert failed == ["m1"]
+
+
 @pytest.mark.parametrize("uri", ["", "http://x", "mongodb://", "mongodb://canary:c@nary@host"])
 async def test_a_uri_that_cannot_be_used(uri: str) -> None:
     """An unusable URI is named by its setting, without being repeated."""

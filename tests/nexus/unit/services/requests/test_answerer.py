@@ -9,7 +9,7 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from nexus.adapters.in_memory import MemoryLedger
+from nexus.adapters.in_memory import MemoryLedger, MemoryOutbox
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Stage
 from nexus.core.models import Message, Role, Topics, utc_now
@@ -402,6 +402,18 @@ async def test_how_long_an_answer_is_kept(kind: str, signing: Signing | None, tt
 
 class TestFailures:
     """Nothing that goes wrong with one request touches the next."""
+
+    async def test_an_input_without_room_in_the_outbox(self) -> None:
+        """The request is answered; its input is counted as lost, and a dead letter names the request."""
+        async with serving() as trial:
+            trial.parts.store.down = True
+            trial.ledger.outbox = MemoryOutbox(most_rows=0)
+            content = await trial.ask(ASKED, shared=True)
+        assert code(content) == "success"
+        (letter,) = await trial.letters.newest(9)
+        assert (letter.message_id, letter.reason.partition(":")[0]) == ("msg_1", "its input is not recorded")
+        assert trial.metrics.counted[Event.ROW_LOST] == 1
+        assert trial.metrics.counted[DeadLetterCause.BACKLOG] == 1
 
     @pytest.mark.parametrize("failure", [RuntimeError("secret"), KeyError("secret"), ExceptionGroup("g", [OSError()])])
     async def test_a_builder_that_raises(self, failure: Exception) -> None:
