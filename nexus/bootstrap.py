@@ -62,6 +62,7 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
             if services.refiner:
                 await stack.enter_async_context(services.refiner.running())
             await stack.enter_async_context(services.tool_calls.running())
+        await stack.enter_async_context(nexus.retention.running())
         await stack.enter_async_context(nexus.requests.running())
         await stack.enter_async_context(nexus.catalog.running())
         await stack.enter_async_context(nexus.states.running())

@@ -9,6 +9,7 @@ bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──
 """
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 
 from nexus import __version__
@@ -28,6 +29,7 @@ from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter, SuspectReader
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.tool_calls import ToolCallService
+from nexus.services.retention import Retention, RetentionSettings
 from nexus.services.session_state.service import SessionStates
 from nexus.services.tools.memory_tools import MemoryLimits, definitions
 from nexus.services.tools.registry import ToolCatalog, ToolRegistry, discover
@@ -73,6 +75,7 @@ class Nexus:
     states: SessionStates
     turns: TurnMemory
     working_memory: MemoryServices | None  # None where none is kept
+    retention: Retention
     metrics: PrometheusMetrics
     http_port: int = 0  # where health and metrics are served
     state: ServiceState = field(default_factory=ServiceState)
@@ -165,6 +168,7 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
         states,
         turns,
         services,
+        Retention(store, transport.dead_letters, retention_settings(settings), metrics),
         metrics,
     )
 
@@ -240,8 +244,17 @@ def turn_settings(settings: Settings) -> TurnSettings:
 
 
 def memory_limits(settings: Settings) -> MemoryLimits:
-    """How large the texts of working memory may be."""
-    return MemoryLimits(settings.memory.overview_max_bytes, settings.memory.detail_max_bytes)
+    """How large the texts of working memory may be, and how many revisions are kept."""
+    memory = settings.memory
+    return MemoryLimits(memory.overview_max_bytes, memory.detail_max_bytes, memory.keep_revisions)
+
+
+def retention_settings(settings: Settings) -> RetentionSettings:
+    """How long things are kept."""
+    days = settings.retention.model_dump()
+    return RetentionSettings(
+        **{name.removesuffix("_days"): timedelta(days=count) for name, count in days.items() if count}
+    )
 
 
 def compaction_settings(settings: Settings) -> CompactionSettings:

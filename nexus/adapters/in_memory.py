@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 import anyio
@@ -153,6 +154,13 @@ class MemoryDeadLetters:
         self._letters.remove(letter)
         await self.expect_again(letter)
         return True
+
+    async def drop_before(self, before: datetime) -> int:
+        """Remove the letters that were kept before then. Returns how many."""
+        old = [letter for letter in self._letters if letter.at_ms < before.timestamp() * 1_000]
+        for letter in old:
+            self._letters.remove(letter)
+        return len(old)
 
     async def expect_again(self, letter: DeadLetter) -> None:
         """Let the same bytes become a letter of their own at once."""

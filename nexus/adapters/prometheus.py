@@ -62,6 +62,16 @@ _RESULTS: Final[Mapping[str, tuple[str, Mapping[Event, str]]]] = {
         "Calls of memory tools by what became of them.",
         {Event.CALL_DONE: "done", Event.CALL_REFUSED: "refused", Event.CALL_FAILED: "failed"},
     ),
+    "nexus_removed": (
+        "What retention removed, by collection.",
+        {
+            Event.ROW_REMOVED: "messages",
+            Event.TURN_REMOVED: "turns",
+            Event.REVISION_REMOVED: "memory_revisions",
+            Event.DETAIL_REMOVED: "details",
+            Event.LETTER_REMOVED: "dead_letters",
+        },
+    ),
 }
 _EVENTS: Final = {
     Event.LEASE_TAKEN_OVER: ("nexus_leases_taken_over", "Requests acquired that another replica had not finished."),

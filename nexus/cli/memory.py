@@ -44,6 +44,7 @@ _AUDIT: Final = {
     "MESSAGES": "messages",
     "IN CONTEXT": "in_context",
     "SUMMARISED": "summarised",
+    "REMOVED BY RETENTION": "removed",
     "LOST": "lost",
     "TWICE": "twice",
 }
@@ -173,12 +174,13 @@ def diff(
 def check(owner: Owner, session: Session = "default", as_json: Json = False, config: Config = None) -> None:
     """See that every message of a session is read for the next context, or under exactly one compaction.
 
-    Messages that are a sub-agent's own business do not count. Exit 1 when one is lost, or there twice.
+    Removed by retention are those that the settings let go, as long as the compaction or turn is there whose summary
+    stands for them. Messages that are a sub-agent's own business do not count. Exit 1 when one is lost, or there twice.
     """
     settings = session_settings(config, owner, session)
 
     async def read(store: Store) -> tuple[Audit, bool]:
-        return await audit(store.memory, store, owner, session), await _is_unknown(store, owner, session)
+        return await audit(store.memory, store.turns, store, owner, session), await _is_unknown(store, owner, session)
 
     found, unknown = run_on_store(settings.database, read)
     if as_json:
@@ -203,6 +205,7 @@ async def _is_unknown(store: Store, owner: str, session: str) -> bool:
         or await memory.latest_overview(*key)
         or await memory.list_details(*key)
         or await memory.latest_compaction(*key)
+        or await store.turns.latest_turn(*key)
     )
 
 

@@ -188,6 +188,20 @@ class MemorySettings(_Section):
     summary_max_tokens: int = Field(default=1_500, ge=100, le=100_000)
     overview_max_bytes: int = Field(default=5_120, ge=256, le=65_536)
     detail_max_bytes: int = Field(default=65_536, ge=1_024, le=1_048_576)
+    keep_revisions: int = Field(default=100, ge=20, le=100_000)
+
+
+_Days = Annotated[int, Field(ge=1, le=10_000)]
+
+
+class RetentionDays(_Section):
+    """How many days things are kept; None for ever."""
+
+    messages_days: _Days | None = None
+    turns_days: _Days | None = None
+    memory_revisions_days: _Days | None = None
+    details_days: _Days | None = None
+    dead_letters_days: _Days | None = None
 
 
 class LlmSettings(_Section):
@@ -254,6 +268,7 @@ class Sections(_Section):
     context: ContextSettings = ContextSettings()
     layouts: LayoutSettings = LayoutSettings()
     memory: MemorySettings = MemorySettings()
+    retention: RetentionDays = RetentionDays()
     llm: LlmSettings = LlmSettings()
     tools: ToolSettings = ToolSettings()
     user_defaults: UserDefaults = UserDefaults()

@@ -42,6 +42,11 @@ class Event(StrEnum):
     COMPACTION_REFINED = "compaction_refined"
     REFINING_DELAYED = "refining_delayed"  # as SUMMARY_DELAYED, for compacted messages
     REFINING_REFUSED = "refining_refused"  # as SUMMARY_REFUSED, for compacted messages
+    ROW_REMOVED = "row_removed"  # by retention, as the next four
+    TURN_REMOVED = "turn_removed"
+    REVISION_REMOVED = "revision_removed"  # also beyond `memory.keep_revisions`
+    DETAIL_REMOVED = "detail_removed"
+    LETTER_REMOVED = "letter_removed"
     BACKGROUND_FAULT = "background_fault"  # an unexpected error in a background task, which went on
 
 

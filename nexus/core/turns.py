@@ -130,6 +130,7 @@ class Turn(_Part):
         task_context: the user's goal at that time.
         workspace_context: the surroundings, as the orchestrator described them.
         messages: ids of the recorded messages, in order.
+        removed: `_id`s of their rows that retention removed.
         insights: short statements worth keeping.
     """
 
@@ -143,6 +144,7 @@ class Turn(_Part):
     task_context: str = ""
     workspace_context: str = ""
     messages: Texts = ()
+    removed: Texts = ()
     thinking_phase: ThinkingPhase | None = None
     tool_calls: Annotated[tuple[ToolOutcome, ...], BeforeValidator(_listed)] = ()
     summaries: Summaries

@@ -108,11 +108,13 @@ class Compaction(_Stored):
     Attributes:
         number: from 1 in each session; each summary carries that of the compaction before.
         rows: `_id`s of the rows, in the order of the conversation; `()` where only the header was read.
-        count: how many they are.
+        removed: those of the rows that retention removed.
+        count: how many rows there are under it, removed ones too.
         total: rows under this compaction and all before it.
         is_step: more compactions are to follow for the same request.
         since, without: the `Tail` that is left.
         details: names of the archives that hold the rows word for word.
+        details_removed: those of them that retention removed.
         keep_recent: messages that were to stay; None where tokens decided.
         summary_tokens: the most that its summary may have, by rules or by a model.
         disowned: names of archives, of this number and all before, whose compaction was never stored.
@@ -129,12 +131,14 @@ class Compaction(_Stored):
     summary: str
     source: Source = "fallback"
     rows: Texts = ()
+    removed: Texts = ()
     count: int = Field(ge=0)
     total: int = Field(ge=0)
     is_step: bool = False
     since: str = Field(pattern=r"^[0-9a-f]{8}$")
     without: Texts = ()
     details: Texts = ()
+    details_removed: Texts = ()
     disowned: Texts = ()
     first_at: Moment | None = None
     last_at: Moment | None = None

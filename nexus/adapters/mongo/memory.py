@@ -38,7 +38,7 @@ from nexus.core.working_memory import Detail
 _LAST_TURN_FIRST: Final = [("turn_number", DESCENDING)]
 # An earlier version left a `claim` in turns.
 _WHOLE_TURN: Final = {"_id": 0, "claim": 0}
-_TURN_HEADER: Final = {**_WHOLE_TURN, **dict.fromkeys(("messages", "tool_calls"), 0)}
+_TURN_HEADER: Final = {**_WHOLE_TURN, **dict.fromkeys(("messages", "tool_calls", "removed"), 0)}
 _SHORT_TURN: Final = {**_TURN_HEADER, **dict.fromkeys(("thinking_phase", "workspace_context"), 0)}
 _RUN_OF_TURN: Final = {"_id": 0, **dict.fromkeys(("owner_key", "session_id", "run_id"), 1)}
 _TURN_TEXTS: Final = (
@@ -49,7 +49,7 @@ _TURN_TEXTS: Final = (
 )
 
 _WHOLE: Final = {"_id": 0}
-_WITHOUT_ROWS: Final = {**_WHOLE, "rows": 0}
+_WITHOUT_ROWS: Final = {**_WHOLE, "rows": 0, "removed": 0}
 _DETAIL_FIELDS: Final = ("owner_key", "session_id", *(name for name in Detail.model_fields if name != "content"))
 _PLACE: Final = {"name": 1, "version": 1, "updated_at": 1}
 _IN_ORDER: Final = [("name", ASCENDING), ("version", ASCENDING)]
@@ -183,6 +183,12 @@ class MongoMemory(Operations):
         query = _numbered(of_session(owner_key, session_id), "revision", before)
         return await read_page(self._overviews, query, _WHOLE, _NEWEST_REVISION_FIRST, limit)
 
+    @driver_call
+    async def drop_overviews(self, owner_key: str, session_id: str, *, below: int) -> int:
+        """Remove the revisions below this one. Returns how many there were."""
+        query = {**of_session(owner_key, session_id), "revision": {"$lt": below}}
+        return int((await self._overviews.delete_many(query)).deleted_count)
+
     @insert_call
     async def insert_details(self, details: Sequence[Row]) -> int:
         """Keep these up to the first whose name and version are taken. Returns how many were kept."""
@@ -204,7 +210,7 @@ class MongoMemory(Operations):
             "note": (self._details, newest_versions(session, "note")),
             "archive": (self._details, last if archives else []),
             "archives": (self._details, [archived, {"$group": {"_id": None, "count": {"$sum": 1}}}]),
-            "compaction": (self._compactions, [*_of_highest(session, "number"), {"$unset": "rows"}]),
+            "compaction": (self._compactions, [*_of_highest(session, "number"), {"$unset": ["rows", "removed"]}]),
         }
         unions = [
             {"$unionWith": {"coll": collection.name, "pipeline": [*stages, {"$set": {"_id": part}}]}}

@@ -19,11 +19,12 @@ from pymongo.read_concern import ReadConcern
 from nexus.adapters.mongo.client import Calls, driver_call, insert_call, insert_until_duplicate, read_one
 from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
+from nexus.adapters.mongo.retention import MongoRetention
 from nexus.adapters.mongo.schema import CODEC, EXACT_CODEC, Indexes, of_session
 from nexus.adapters.mongo.transfer import MongoTransfer
 from nexus.core.errors import ConfigError
 from nexus.core.models import utc_now
-from nexus.core.ports import Row, TurnStore
+from nexus.core.ports import RetentionStore, Row, TurnStore
 from nexus.core.ports.memory import MemoryStore
 from nexus.core.ports.store import TransferStore
 
@@ -101,6 +102,7 @@ class MongoStore(MongoMessages):
         super().__init__(messages.with_options(read_concern=ReadConcern("local")), calls, indexed)
         self.turns: TurnStore = MongoTurns(self._database["turns"], calls, indexed)
         self.memory: MemoryStore = MongoMemory(self._database, calls, indexed)
+        self.retention: RetentionStore = MongoRetention(self._database, calls, indexed)
         self.transfer: TransferStore = MongoTransfer(messages.with_options(codec_options=EXACT_CODEC), calls, indexed)
 
     async def prepare(self) -> None:

@@ -6,6 +6,8 @@ Any client may have written to the stream: an entry of another shape is read as 
 import hashlib
 import re
 from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -84,6 +86,14 @@ class RedisDeadLetters:
         await self.expect_again(letter)
         return await repeated(remove, for_s=self._repeated_s)
 
+    async def drop_before(self, before: datetime) -> int:
+        """Remove the letters that were kept before then. Returns how many."""
+        oldest, dropped = int(before.timestamp() * 1_000), 0
+        # Whole nodes of the stream first, some at a time: many letters one by one would hold up Redis.
+        while trimmed := await self._trim(oldest, approximate=True):
+            dropped += trimmed
+        return dropped + await self._trim(oldest, approximate=False)
+
     async def expect_again(self, letter: DeadLetter) -> None:
         """Let the same bytes become a letter of their own at once, should they come and fail again."""
         await self._delete(self._mark(letter))
@@ -97,6 +107,10 @@ class RedisDeadLetters:
     async def _between(self, oldest: str, newest: str, limit: int) -> list[DeadLetter]:
         found: Any = await repeated(self._client.xrevrange, self._stream, newest, oldest, limit, for_s=self._repeated_s)
         return [_letter(entry, fields) for entry, fields in found]
+
+    async def _trim(self, oldest_ms: int, *, approximate: bool) -> int:
+        trim = partial(self._client.xtrim, self._stream, minid=str(oldest_ms), approximate=approximate)
+        return int(await repeated(trim, for_s=self._repeated_s))
 
     async def _delete(self, key: str) -> None:
         await repeated(self._client.delete, key, for_s=self._repeated_s)

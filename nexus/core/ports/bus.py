@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 
@@ -271,6 +272,9 @@ class DeadLetters(Protocol):
 
     async def drop(self, letter_id: str) -> bool:
         """Remove a letter; the same bytes become a letter again from now on. False when there is none of that id."""
+
+    async def drop_before(self, before: datetime) -> int:
+        """Remove the letters that were kept before then. Returns how many."""
 
     async def expect_again(self, letter: DeadLetter) -> None:
         """Let the same bytes become a letter of their own at once. For a letter that is sent again."""

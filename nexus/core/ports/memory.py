@@ -47,13 +47,13 @@ class TurnStore(Protocol):
         """Keep these, in their order, up to the first whose number or run is taken. Returns how many were kept."""
 
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
-        """The turn with the highest number, without `messages` and `tool_calls`, which are long."""
+        """The turn with the highest number, without `messages`, `tool_calls` and `removed`, which are long."""
 
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
         """The turn with that number."""
 
     async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
-        """The turns of these runs, in any order, without `messages` and `tool_calls`."""
+        """The turns of these runs, in any order, as `latest_turn` gives one."""
 
     async def turns(
         self,
@@ -67,7 +67,7 @@ class TurnStore(Protocol):
     ) -> list[Row]:
         """Up to `limit` turns with a number below `before`, the highest first, without those of some runs.
 
-        `whole`: with `messages`, `tool_calls`, `thinking_phase` and `workspace_context`, which are long.
+        `whole`: with `messages`, `tool_calls`, `removed`, `thinking_phase` and `workspace_context`, which are long.
         """
 
     async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
@@ -127,7 +127,7 @@ class NewestMemory(NamedTuple):
         overview: with the highest revision; None where there is none.
         details: by name, without `content`.
         detail_count: how many details there are in all.
-        compaction: with the highest number, without `rows`; None where there is none.
+        compaction: with the highest number, without `rows` and `removed`; None where there is none.
     """
 
     overview: Row | None
@@ -140,7 +140,7 @@ class MemoryStore(Protocol):
     """Overviews, details and compactions, one document each revision, version or number.
 
     - Documents have the fields of `nexus.core.working_memory`, and `owner_key` and `session_id`. They never change, but
-      for the summary of a compaction and the work that is due on it.
+      for the summary of a compaction, the work that is due on it and what it says of things that retention removed.
     - Unique are (`owner_key`, `session_id`, `revision`), (…, `name`, `version`) and (…, `number`): of several writers
       of the same one, one succeeds.
     - `work` of a compaction says what is due (`refine`, or None), `due_at` when. Times are kept to the millisecond.
@@ -156,6 +156,9 @@ class MemoryStore(Protocol):
 
     async def overviews(self, owner_key: str, session_id: str, *, limit: int, before: int | None = None) -> list[Row]:
         """Up to `limit` overviews, the highest revision first; only those below `before`."""
+
+    async def drop_overviews(self, owner_key: str, session_id: str, *, below: int) -> int:
+        """Remove the revisions below this one. Returns how many there were."""
 
     async def insert_details(self, details: Sequence[Row]) -> int:
         """Store these in order, up to the first whose name and version are taken. Returns how many were stored."""
@@ -191,12 +194,15 @@ class MemoryStore(Protocol):
         """Store a compaction. False, and no change, when its number is taken."""
 
     async def latest_compaction(self, owner_key: str, session_id: str) -> Row | None:
-        """The compaction with the highest number, without `rows`, which are many."""
+        """The compaction with the highest number, without `rows` and `removed`, which are many."""
 
     async def compactions(
         self, owner_key: str, session_id: str, *, limit: int, before: int | None = None, whole: bool = False
     ) -> list[Row]:
-        """Up to `limit` compactions, the highest number first; only those below `before`; `whole`: with `rows`."""
+        """Up to `limit` compactions, the highest number first; only those below `before`.
+
+        `whole`: with `rows` and `removed`.
+        """
 
     async def update_compaction(
         self, owner_key: str, session_id: str, number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]

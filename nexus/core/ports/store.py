@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Row
 from nexus.core.ports.memory import MemoryStore, TurnStore
+from nexus.core.ports.retention import RetentionStore
 from nexus.core.working_memory import Tail
 
 # In a search, rows whose contents or arguments are compared one by one because the server has no pattern for them.
@@ -186,6 +187,10 @@ class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
     @property
     def memory(self) -> MemoryStore:
         """Where working memory is kept."""
+
+    @property
+    def retention(self) -> RetentionStore:
+        """What retention reads and removes."""
 
 
 class TransferStore(Protocol):

@@ -5,16 +5,17 @@ never spoils the rest.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import structlog
 from pydantic import ValidationError
 
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import is_internal
-from nexus.core.ports import MemoryStore, MessageStore, Row
+from nexus.core.ports import MemoryStore, MessageStore, Row, TurnStore
 from nexus.core.wire import explain
 from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview, Snapshot, Tail
 
@@ -46,7 +47,7 @@ LOOKED_BACK: Final = 20
 
 # Read at once by the audit.
 _ROWS_AT_ONCE: Final = 1_000
-_COMPACTIONS_AT_ONCE: Final = 20
+_DOCUMENTS_AT_ONCE: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +129,14 @@ def disowned_archives(listed: Iterable[Detail], made: Compaction, latest: Compac
 class Audit:
     """Numbers of messages of a session; the others add up to `messages`.
 
-    A message is in the next context or summarised by one compaction; else it is lost, or there twice.
+    A message is in the next context, summarised by one compaction, or removed by retention; else it is lost, or there
+    twice.
     """
 
     messages: int = 0
     in_context: int = 0
     summarised: int = 0
+    removed: int = 0
     lost: int = 0
     twice: int = 0
 
@@ -143,11 +146,12 @@ class Audit:
         return not (self.lost or self.twice)
 
 
-async def audit(store: MemoryStore, messages: MessageStore, owner_key: str, session_id: str) -> Audit:
-    """Check that every message of a session is in the next context or under exactly one compaction.
+async def audit(store: MemoryStore, turns: TurnStore, messages: MessageStore, owner_key: str, session_id: str) -> Audit:
+    """Check that every message of a session is in the next context, under exactly one compaction, or removed.
 
-    The rows that compactions name are counted one by one, and not the boundary that they leave. Rows internal to a
-    sub-agent are not counted: that sub-agent is shown them, and they are never compacted.
+    The rows that compactions name are counted one by one, and not the boundary that they leave. One that is named and
+    not there is lost, unless it is noted as removed. Rows internal to a sub-agent are not counted: that sub-agent is
+    shown them, and they are never compacted.
     """
     under, tail = await _compacted(store, owner_key, session_id)
     counts: Counter[str] = Counter()
@@ -162,18 +166,45 @@ async def audit(store: MemoryStore, messages: MessageStore, owner_key: str, sess
                 counts[places[0] if len(places) == 1 else "twice" if places else "lost"] += 1
             seen.add(row["_id"])
         if len(page) < _ROWS_AT_ONCE:
-            return Audit(messages=counts.total(), **counts)
+            break
+    # Read last: what was removed meanwhile had been noted before.
+    read = {"number": store.compactions, "turn_number": turns.turns}
+    removed = {
+        row_id
+        for number, documents in read.items()
+        async for document in numbered(partial(documents, owner_key, session_id), number)
+        for row_id in texts_of_list(document.get("removed"))
+    }
+    gone = (removed | under.keys()) - seen
+    # Pages shift while rows before them are removed.
+    gone -= {row["_id"] for row in await messages.messages_of_ids(owner_key, [*(gone - removed)])}
+    counts.update(removed=len(gone & removed), lost=len(gone - removed))
+    return Audit(messages=counts.total(), **counts)
 
 
 async def _compacted(store: MemoryStore, owner_key: str, session_id: str) -> tuple[Counter[str], Tail]:
     session = (owner_key, session_id)
     under: Counter[str] = Counter()
-    tail, before = WHOLE, None
-    while True:
-        documents = await store.compactions(*session, limit=_COMPACTIONS_AT_ONCE, before=before, whole=True)
-        for compaction in read_all(Compaction, session, documents):
+    tail: Tail | None = None
+    async for document in numbered(partial(store.compactions, *session), "number"):
+        for compaction in read_all(Compaction, session, [document]):
             under.update(compaction.rows)
-            tail = compaction.tail if before is None and tail is WHOLE else tail
-        if len(documents) < _COMPACTIONS_AT_ONCE:
-            return under, tail
-        before = documents[-1]["number"]
+            tail = tail or compaction.tail
+    return under, tail or WHOLE
+
+
+async def numbered(read: Callable[..., Awaitable[list[Row]]], number: str) -> AsyncIterator[Row]:
+    """All documents of a session, whole, the highest number first; `read` gives pages of them."""
+    before = None
+    while True:
+        page = await read(limit=_DOCUMENTS_AT_ONCE, before=before, whole=True)
+        for document in page:
+            yield document
+        if len(page) < _DOCUMENTS_AT_ONCE:
+            return
+        before = page[-1][number]
+
+
+def texts_of_list(value: Any) -> list[str]:
+    """The texts in a stored list; none where there is no list."""
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

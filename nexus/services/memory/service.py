@@ -12,13 +12,13 @@ Rules of this module:
 """
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from nexus.core.concurrency import Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import Metrics, NoMetrics
+from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TurnSource
 from nexus.core.working_memory import (
@@ -179,9 +179,17 @@ class WorkingMemory:
                 call_id=caller.call_id,
             )
             if await self._store.insert_overview(document_of(overview, caller.session)):
+                await self._drop_revisions(overview, caller)
                 return overview
             await pauses.wait()
         raise StoreUnavailableError("others keep writing the overview at the same time")
+
+    async def _drop_revisions(self, newest: Overview, caller: Caller) -> None:
+        """Remove those that are too many. Where the store does not do it now, the next update does."""
+        below = newest.revision - self.limits.keep_revisions + 1
+        with suppress(StoreUnavailableError, StoreRejectedError):
+            dropped = await self._store.drop_overviews(*caller.session, below=below) if below > 1 else 0
+            self._metrics.count(Event.REVISION_REMOVED, dropped)
 
     async def _turn_number(self, caller: Caller) -> int:
         if self._turns is None:

@@ -39,10 +39,11 @@ DEFAULT_CHARACTERS: Final = 8_000
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """The largest overview and detail (contract §9, section `memory`), in bytes of UTF-8."""
+    """The largest overview and detail in bytes of UTF-8, and how many revisions are kept (contract §9, `memory`)."""
 
     overview_max_bytes: int = 5_120
     detail_max_bytes: int = 65_536
+    keep_revisions: int = 100
 
 
 def _one_of(words: tuple[str, ...], description: str) -> dict[str, Any]:

@@ -289,11 +289,17 @@ def _parts(
 ) -> list[_Part]:
     memory, turns = store.memory, store.turns
 
+    def renamed(row_ids: Iterable[str]) -> tuple[str, ...]:
+        return tuple(ids.get(row_id, row_id) for row_id in row_ids)
+
+    def told_turns() -> Iterator[tuple[str, Turn]]:
+        for place, value in files.turns_in(folder, header):
+            yield place, value.model_copy(update={"removed": renamed(value.removed)})
+
     def compactions() -> Iterator[tuple[str, Compaction]]:
         for place, value in files.compactions_in(folder):
-            rows = tuple(ids.get(row_id, row_id) for row_id in value.rows)
-            without = tuple(sorted(ids.get(row_id, row_id) for row_id in value.without))
-            yield place, value.model_copy(update={"rows": rows, "without": without})
+            named = {name: renamed(getattr(value, name)) for name in ("rows", "removed")}
+            yield place, value.model_copy(update={**named, "without": tuple(sorted(renamed(value.without)))})
 
     models = partial(_Models, store, session)
     return [
@@ -302,7 +308,7 @@ def _parts(
             files.TURNS,
             Turn,
             itemgetter("turn_number"),
-            partial(files.turns_in, folder, header),
+            told_turns,
             lambda before: turns.turns(*session, limit=_PAGE, before=before, whole=True),
             turns.insert_turns,
         ),

@@ -8,6 +8,7 @@ Besides the fields of `nexus.core.turns.Turn`, a document has the work that is d
 | `begun_at` | when its first context was asked for |
 | `heard_at` | when something of its run was last recorded |
 | `rows` | how many rows its summaries stand for |
+| `rows_gone` | retention has removed them |
 | `attempts` | how often a model gave an unusable reply |
 | `delays` | how often the model could not be asked |
 | `overtaken` | a later turn of the session began before this one was over, and nothing of it was recorded since |
@@ -228,7 +229,7 @@ def read_turn(document: Row) -> Turn | None:
 
 def _changes_at_end(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) -> dict[str, Any]:
     known = count_in(document, "rows")
-    if rows < known or not facts.messages:
+    if rows < known or not facts.messages or document.get("removed"):
         # Rows were removed or never came: the summaries that are there stay.
         over = TurnStatus.COMPLETED if known or document.get("overtaken") else TurnStatus.FAILED
         return {"status": over.value, **NOTHING_DUE}

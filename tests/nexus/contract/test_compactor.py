@@ -51,11 +51,11 @@ async def test_replicas_at_once(place: Place) -> None:
             tasks.start_soon(record)
             tasks.start_soon(compact_often, "all")
             tasks.start_soon(compact_often, "tools")
-        found = await audit(store.memory, store, *SESSION)
+        found = await audit(store.memory, store.turns, store, *SESSION)
         assert found.messages == 64
         assert found.is_right
         await compact(store)
-        assert await audit(store.memory, store, *SESSION) == Audit(messages=64, summarised=64)
+        assert await audit(store.memory, store.turns, store, *SESSION) == Audit(messages=64, summarised=64)
 
 
 async def test_rows_of_all_kinds(place: Place) -> None:
@@ -72,6 +72,6 @@ async def test_rows_of_all_kinds(place: Place) -> None:
         assert [item.text for item in told] == [*(f"text {number}" for number in range(3)), "text 40"]
         late = ObjectId.from_datetime(utc_now())
         place.plant("messages", [row(91, _id=ObjectId(f"{late}"[:8] + "0" * 16))])
-        assert await audit(store.memory, store, *SESSION) == Audit(messages=8, in_context=4, summarised=4)
+        assert await audit(store.memory, store.turns, store, *SESSION) == Audit(messages=8, in_context=4, summarised=4)
         seen = await store.tail_messages(*SESSION, made.tail, limit=9, sub_agent="a")
         assert "m90" in {item["id"] for item in seen}

@@ -48,6 +48,13 @@ class FakeMemoryStore:
         found = self._highest("working_memory", "revision", owner_key, session_id, before)
         return [stored(row) for row in found[:limit]]
 
+    async def drop_overviews(self, owner_key: str, session_id: str, *, below: int) -> int:
+        """Remove the revisions below this one. Returns how many there were."""
+        self._ask("drop_overviews")
+        old = self._highest("working_memory", "revision", owner_key, session_id, below)
+        self.rows["working_memory"] = [row for row in self.rows["working_memory"] if row not in old]
+        return len(old)
+
     async def insert_details(self, details: Sequence[Row]) -> int:
         """Keep these up to the first whose name and version are taken. Returns how many were kept."""
         self._ask("insert_details")
@@ -73,7 +80,7 @@ class FakeMemoryStore:
         recent = [*of_kind["note"][:notes], *of_kind["archive"][:archives]]
         count = sum(map(len, of_kind.values()))
         details = [_without("content", row) for row in sorted(recent, key=lambda row: row["name"])]
-        return NewestMemory(overview, details, count, _without("rows", compactions[0]) if compactions else None)
+        return NewestMemory(overview, details, count, _without_rows(compactions[0]) if compactions else None)
 
     async def find_detail(
         self, owner_key: str, session_id: str, name: str, *, version: int | None = None
@@ -115,7 +122,7 @@ class FakeMemoryStore:
         """The compaction with the highest number, without `rows`."""
         self._ask("latest_compaction")
         found = self._highest("compactions", "number", owner_key, session_id)
-        return _without("rows", found[0]) if found else None
+        return _without_rows(found[0]) if found else None
 
     async def compactions(
         self, owner_key: str, session_id: str, *, limit: int, before: int | None = None, whole: bool = False
@@ -123,7 +130,7 @@ class FakeMemoryStore:
         """Up to `limit` compactions, the highest number first; `whole`: with `rows`."""
         self._ask("compactions")
         found = self._highest("compactions", "number", owner_key, session_id, before)[:limit]
-        return [stored(row) if whole else _without("rows", row) for row in found]
+        return [stored(row) if whole else _without_rows(row) for row in found]
 
     async def update_compaction(
         self, owner_key: str, session_id: str, number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
@@ -176,6 +183,10 @@ def holds(content: Any, text: str) -> bool:
     """Whether a content, as text, contains this one, upper and lower case alike."""
     is_read = isinstance(content, str | list | dict)
     return is_read and re.search(re.escape(text), as_text(content), re.IGNORECASE) is not None
+
+
+def _without_rows(row: Row) -> Row:
+    return _without("removed", _without("rows", row))
 
 
 def _without(name: str, row: Row) -> Row:

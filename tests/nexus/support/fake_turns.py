@@ -11,7 +11,7 @@ from nexus.core.ports.memory import LONGEST_QUERY, TurnTouch
 from nexus.core.turns import CLOSE
 from tests.nexus.support.stored import stored
 
-_LISTS: Final = frozenset({"messages", "tool_calls"})
+_LISTS: Final = frozenset({"messages", "tool_calls", "removed"})
 _LONG: Final = frozenset({*_LISTS, "thinking_phase", "workspace_context"})
 
 

@@ -15,6 +15,7 @@ from nexus.core.ports.store import TextsOf
 from nexus.core.working_memory import Tail
 from nexus.services.memory.search import place_of, tool_of
 from tests.nexus.support.fake_memory import FakeMemoryStore
+from tests.nexus.support.fake_retention import FakeRetention
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.stored import stored
 
@@ -42,6 +43,7 @@ class FakeStore:
         self.calls: list[str] = []
         self.turns = FakeTurns(self._ask)
         self.memory = FakeMemoryStore(self._ask)
+        self.retention = FakeRetention(self, self._ask)
 
     def plant(self, collection: str, documents: Sequence[Row]) -> None:
         """Store any documents, as another program would."""

@@ -66,7 +66,7 @@ class Home:
 
     async def account(self) -> Audit:
         """Where the messages are."""
-        return await audit(self.store.memory, self.store, *SESSION)
+        return await audit(self.store.memory, self.store.turns, self.store, *SESSION)
 
     async def compactions(self) -> list[Compaction]:
         """All of them, the first one first."""
