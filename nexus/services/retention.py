@@ -259,22 +259,22 @@ class _Pass:
             some = due[first : first + _RUNS_AT_ONCE]
             runs = await self._rows_of_runs(key, [turn["run_id"] for turn in some])
             compacted = bool(runs) and await self._store.memory.latest_compaction(*key) is not None
+            free: dict[int, list[str]] = {}
             for turn in some:
                 rows = runs.get(turn["run_id"], [])
                 named = {*texts_of_list(turn.get("messages"))}
-                is_free = not compacted and all(_is_old(row, before) and row.get("id") in named for row in rows)
-                if is_free or not rows:
-                    await self._rows_of_turn(key, turn, [row["_id"] for row in rows])
+                is_under = not compacted and all(_is_old(row, before) and row.get("id") in named for row in rows)
+                if not rows or (is_under and await self._note_at_turn(key, turn, rows)):
+                    free[turn["turn_number"]] = [row["_id"] for row in rows]
+            await self._remove("messages", key[0], [row_id for row_ids in free.values() for row_id in row_ids])
+            for number in free:
+                await self._store.turns.update_turn(*key, number, {"rows_gone": True}, seen={})
 
-    async def _rows_of_turn(self, key: _Key, turn: Row, row_ids: Sequence[str]) -> None:
-        update, number = self._store.turns.update_turn, turn["turn_number"]
-        if row_ids:
-            removed = [*dict.fromkeys([*texts_of_list(turn.get("removed")), *row_ids])]
-            seen = {name: turn.get(name) for name in ("status", "work", "removed")}
-            if not await update(*key, number, {"removed": removed}, seen=seen):
-                return
-            await self._remove("messages", key[0], row_ids)
-        await update(*key, number, {"rows_gone": True}, seen={})
+    async def _note_at_turn(self, key: _Key, turn: Row, rows: Iterable[Row]) -> bool:
+        """Note in their turn that these rows are removed. False where the turn has changed at this moment."""
+        removed = [*dict.fromkeys([*texts_of_list(turn.get("removed")), *(row["_id"] for row in rows)])]
+        seen = {name: turn.get(name) for name in ("status", "work", "removed")}
+        return await self._store.turns.update_turn(*key, turn["turn_number"], {"removed": removed}, seen=seen)
 
     async def _turns(self, key: _Key, headers: Sequence[Row], before: datetime) -> None:
         old = [
@@ -346,7 +346,8 @@ class _Pass:
         for first in range(0, len(ids), _ROWS_AT_ONCE):
             some = ids[first : first + _ROWS_AT_ONCE]
             self._count(_EVENTS[kind], await self._store.retention.remove(kind, owner_key, some))
-            await anyio.sleep(_PAUSE_S)
+            if len(some) == _ROWS_AT_ONCE:
+                await anyio.sleep(_PAUSE_S)
 
     def _count(self, event: Event, amount: int) -> None:
         self._removed[event] += amount

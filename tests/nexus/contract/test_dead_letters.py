@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -121,6 +122,32 @@ async def test_letters_are_capped(open_office: OpenOffice) -> None:
             await office.letters.keep(item)
         assert await everything(office.letters) == letters[-MOST:]
         assert await office.letters.count() == MOST
+
+
+async def test_old_letters_are_dropped(open_office: OpenOffice) -> None:
+    """Those that were kept before a moment, all of them and no other."""
+    async with open_office() as office:
+        for number in range(3):
+            await office.letters.keep(letter(b"%d" % number))
+            await anyio.sleep(0.002)  # for a time of its own
+        newest = (await office.letters.newest(1))[0]
+        middle = datetime.fromtimestamp(newest.at_ms / 1_000, UTC)
+        assert await office.letters.drop_before(middle) == 2
+        assert await everything(office.letters) == [letter(b"2")]
+        assert await office.letters.drop_before(middle) == 0
+
+
+async def test_many_old_letters_are_dropped(redis_url: str, channel_prefix: str) -> None:
+    """However many nodes of the stream they fill."""
+    async with open_redis(redis_url) as client:
+        stream = f"{channel_prefix}nexus:dead-letters"
+        pipeline = client.pipeline()
+        for number in range(1, 1_051):
+            pipeline.xadd(stream, {"reason": "x"}, id=f"{number}-0")
+        await pipeline.execute()
+        letters = RedisDeadLetters(client, prefix=channel_prefix, most=10_000)
+        assert await letters.drop_before(datetime.fromtimestamp(1.05, UTC)) == 1_049
+        assert [found.letter_id for found in await letters.newest(5)] == ["1050-0"]
 
 
 async def test_pages(open_office: OpenOffice) -> None:

@@ -427,8 +427,7 @@ def faltering(store: Store, batches: int) -> Any:
 class TestAtOnce:
     """Passes that are broken off or made twice, and what goes on meanwhile."""
 
-    @pytest.mark.parametrize("compacted", [True, False])
-    @pytest.mark.parametrize("batches", [0, 1])
+    @pytest.mark.parametrize(("batches", "compacted"), [(0, True), (1, True), (0, False)])
     async def test_a_pass_that_is_broken_off(self, place: Place, batches: int, compacted: bool) -> None:
         """No row is lost meanwhile, and the next pass does the rest."""
         place.plant("messages", planted(row for day in range(1, 31) for row in run_of(day)))

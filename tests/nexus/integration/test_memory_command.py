@@ -86,8 +86,8 @@ async def test_the_account(desk: Desk, db: _Database) -> None:
     session, head, counts = (await desk.said("check", *OF_S1)).splitlines()
     assert (session, head.split(), counts.split()) == (
         "session s1 of ada",
-        ["MESSAGES", "IN", "CONTEXT", "SUMMARISED", "LOST", "TWICE"],
-        ["63", "30", "33", "0", "0"],
+        ["MESSAGES", "IN", "CONTEXT", "SUMMARISED", "REMOVED", "BY", "RETENTION", "LOST", "TWICE"],
+        ["63", "30", "33", "0", "0", "0"],
     )
     db["compactions"].update_one({"number": 2}, {"$push": {"rows": str(a_row(3)["_id"])}, "$set": {"count": 2}})
     db["compactions"].update_one({"number": 1}, {"$pull": {"rows": str(a_row(5)["_id"])}})
@@ -95,6 +95,20 @@ async def test_the_account(desk: Desk, db: _Database) -> None:
     counts_now = json.loads(done.stdout)
     assert (counts_now["owner_key"], counts_now["session_id"]) == ("ada", "s1")
     assert (done.returncode, counts_now["lost"], counts_now["twice"]) == (1, 1, 1)
+
+
+async def test_what_retention_removed(desk: Desk, db: _Database) -> None:
+    """It is not lost; what went without a note is."""
+    store_session(db)
+    gone = [str(a_row(number)["_id"]) for number in (1, 2)]
+    db["messages"].delete_many({"id": {"$in": ["m1", "m2"]}})
+    db["compactions"].update_one({"number": 1}, {"$set": {"removed": gone[:1]}})
+    done = await desk.run("check", *OF_S1, "--json")
+    counts = json.loads(done.stdout)
+    assert (done.returncode, counts["messages"], counts["removed"], counts["lost"]) == (1, 63, 1, 1)
+    db["turns"].update_one({"turn_number": 1}, {"$set": {"removed": gone}})
+    said = await desk.said("check", *OF_S1, "--json")
+    assert json.loads(said)["removed"] == 2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from nexus.bootstrap import Nexus, open_nexus
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.connections import open_bus, open_client
 from nexus.core.errors import BusUnavailableError
-from nexus.core.models import Message, Role, Run
+from nexus.core.models import Message, Role, Run, utc_now
 from nexus.core.ports import DeadLetter, OutboxRow
 from tests.nexus.support.redis_server import HOST, RedisServer, redis_server
 from tests.nexus.support.redis_topologies import secured_server, tls_is_possible
@@ -116,6 +117,7 @@ async def test_a_request_is_answered(server: RedisServer, mongo_uri: str, databa
             assert (await client.build(run_of(f"ada{number}"), timeout=PATIENCE_S))["degraded"] == []
         assert await client.send_state("ada", {"op": "clear"}) == 1
         await transport.dead_letters.keep(DeadLetter("llm.results", "not JSON", "0" * 64, 1, message_id="m", body=b"x"))
+        assert await transport.dead_letters.drop_before(utc_now() - timedelta(days=1)) == 0
         claim: Any = await ledger.claim(f"k-{mode}", "f", 1_000)
         assert await ledger.renew(claim, 1_000)
         await ledger.release(claim)

@@ -101,6 +101,20 @@ async def test_the_next_contexts_are_the_same(  # noqa: PLR0917  # fixtures
     assert await contexts_of(mongo_uri, db, "$bob", "copy") == wanted
 
 
+async def test_a_copy_of_what_retention_has_removed(desk: Desk, db: _Database, mongo_uri: str, tmp_path: Path) -> None:
+    """What is noted as removed goes along, under the `_id`s that the copy has."""
+    store_session(db)
+    noted = [str(a_row(number)["_id"]) for number in (1, 2, 3)]
+    db["messages"].delete_many({"id": {"$in": ["m1", "m2"]}})
+    db["compactions"].update_one({"number": 1}, {"$set": {"removed": noted}})
+    db["turns"].update_one({"turn_number": 1}, {"$set": {"removed": noted}})
+    await desk.said("export", *OF_S1, str(tmp_path / "s1"))
+    await desk.said("import", "--owner", "bob", str(tmp_path / "s1"))
+    memory = Desk.on("memory", mongo_uri, db.name)
+    told = [await memory.said("check", "--owner", owner, "--session", "s1") for owner in ("ada", "bob")]
+    assert told[0].splitlines()[1:] == told[1].splitlines()[1:]
+
+
 async def test_the_folder(desk: Desk, db: _Database, tmp_path: Path) -> None:
     """Markdown for people, JSON Lines for the rest, readable by its owner alone and on any terminal."""
     store_session(db)

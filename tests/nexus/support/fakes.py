@@ -28,12 +28,14 @@ class FakeStore:
 
     Attributes:
         down: every operation fails, as if the server had gone.
+        failing: the operation that fails even so; `""` for none.
         messages: what is recorded, in stored order.
         calls: the names of the operations that were asked for.
     """
 
     def __init__(self) -> None:
         self.down = False
+        self.failing = ""
         self.messages: list[Row] = []
         self.identities: list[Row] = []
         self.configurations: list[Row] = []
@@ -253,7 +255,7 @@ class FakeStore:
 
     def _ask(self, operation: str) -> None:
         self.calls.append(operation)
-        if self.down:
+        if self.down or operation == self.failing:
             raise StoreUnavailableError("the store is down")
 
     def _of(self, owner_key: str) -> list[Row]:

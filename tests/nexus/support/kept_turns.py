@@ -26,6 +26,7 @@ def a_turn(number: int, **changes: Any) -> Row:
         "task_context": "Review statins.\nOnly new trials.",
         "workspace_context": "",
         "messages": ["m1", "m2"],
+        "removed": [],
         "thinking_phase": {
             "rounds": [{"round_number": 1, "content": "Look\nfirst.", "tokens_used": 7}],
             "tokens_used": 7,

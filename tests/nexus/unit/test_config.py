@@ -14,6 +14,7 @@ from nexus.core.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[3] / "config.example.yml"
 SECRET = "hunter2-canary"
+SECTIONS = "bus, context, database, layouts, llm, memory, retention, system, tools, user_defaults"
 
 
 def written(folder: Path, text: str) -> Path:
@@ -177,7 +178,7 @@ class TestFaults:
         [
             (
                 "buss: {url: x}",
-                "buss: unknown; allowed: bus, context, database, layouts, llm, memory, system, tools, user_defaults",
+                f"buss: unknown; allowed: {SECTIONS}",
             ),
             ("environment: x", "environment: unknown; allowed: bus, context, database,"),
             ("memory: {size: 3}", "memory.size: unknown; allowed: compact_at, compact_to, context_window, "),
@@ -190,6 +191,12 @@ class TestFaults:
             ("bus: {heartbeat_s: .nan}", "bus.heartbeat_s: Input should be"),
             ("bus: {heartbeat_s: .inf}", "bus.heartbeat_s: Input should be less than or equal to 60"),
             ("memory: {history_context_size: 201}", "memory.history_context_size: Input should be less than"),
+            ("retention: {messages_days: 0}", "retention.messages_days: Input should be greater than or equal to 1"),
+            (
+                "retention: {days: 3}",
+                "retention.days: unknown; allowed: dead_letters_days, details_days, ",
+            ),
+            ("memory: {keep_revisions: 19}", "memory.keep_revisions: Input should be greater than or equal to 20"),
             ("database: {name: 'a b'}", "database.name: String should match pattern"),
             ("tools: {modules: a.b}", "tools.modules: Input should be a valid tuple"),
             ("bus: 5", "bus: keys with values are needed"),
@@ -206,7 +213,7 @@ class TestFaults:
             (
                 "NEXUS_BUSS__URL",
                 "x",
-                "buss: unknown; allowed: bus, context, database, layouts, llm, memory, system, tools, user_defaults",
+                f"buss: unknown; allowed: {SECTIONS}",
             ),
             ("NEXUS_ENVIRONMENT__X", "3", "environment: unknown; allowed: bus, context,"),
             ("NEXUS_BUS__LEASE_MS", "", "bus.lease_ms: Input should be a valid integer"),

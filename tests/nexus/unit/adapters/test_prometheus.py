@@ -57,6 +57,11 @@ def test_every_series_of_a_closed_set_is_there_from_the_start() -> None:
         (Event.TURN_LOST, "nexus_turns_total", ("lost",)),
         (Event.SUMMARY_DELAYED, "nexus_turns_total", ("model_away",)),
         (Event.SUMMARY_REFUSED, "nexus_turns_total", ("nonsense",)),
+        (Event.ROW_REMOVED, "nexus_removed_total", ("messages",)),
+        (Event.TURN_REMOVED, "nexus_removed_total", ("turns",)),
+        (Event.REVISION_REMOVED, "nexus_removed_total", ("memory_revisions",)),
+        (Event.DETAIL_REMOVED, "nexus_removed_total", ("details",)),
+        (Event.LETTER_REMOVED, "nexus_removed_total", ("dead_letters",)),
     ],
 )
 def test_an_event_is_counted(event: Event, name: str, labels: tuple[str, ...]) -> None:

@@ -88,6 +88,20 @@ class TestOverview:
         assert refused.text.endswith("theirs again")
         assert [each["revision"] for each in kept.rows["working_memory"]] == [1, 2, 3]
 
+    async def test_as_many_revisions_as_are_kept(self) -> None:
+        """The newest; where the store does not remove the others now, the next update does."""
+        store = FakeStore()
+        memory = memory_on(store, keep_revisions=20)
+        for number in range(1, 23):
+            await update(memory, f"text {number}", number)
+        kept = store.memory.rows["working_memory"]
+        assert [each["revision"] for each in kept] == [*range(3, 23)]
+        store.failing = "drop_overviews"
+        assert (await update(memory, "text 23", 23)).done
+        store.failing = ""
+        await update(memory, "text 24", 24)
+        assert [each["revision"] for each in store.memory.rows["working_memory"]] == [*range(5, 25)]
+
 
 class TestDetails:
     """Notes by name, with versions; archives, which are only read."""
