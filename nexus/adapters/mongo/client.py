@@ -6,8 +6,8 @@
   is never released).
 - A bounded number of calls runs at once; further ones wait, and can be cancelled there.
 - After a call that found no server, calls fail at once for half a second, rather than after their time limit each.
-- The drivers' errors become `StoreRejectedError` (the same write would fail again) or `StoreUnavailableError` here, and
-  nowhere else. Their texts name no host and no content.
+- Errors become `StoreRejectedError` (the same write would fail again) or `StoreUnavailableError` here and nowhere else,
+  also those to which a reply leads that is not as it should be. Their texts name no host and no content.
 """
 
 import asyncio
@@ -17,7 +17,8 @@ from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import anyio
-from bson.errors import BSONError
+import structlog
+from bson.errors import BSONError, InvalidDocument, InvalidStringData
 from pymongo import ReturnDocument
 from pymongo.errors import (
     BulkWriteError,
@@ -31,8 +32,10 @@ from pymongo.errors import (
     WriteError,
 )
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import NexusError, StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Row
+
+_log = structlog.get_logger(__name__)
 
 Order = Sequence[tuple[str, int]]
 
@@ -45,7 +48,7 @@ DUPLICATE_KEY: Final = 11000
 # The hint names no index of the collection.
 NO_SUCH_INDEX: Final = 2
 # What the drivers raise for a document that they cannot encode.
-NOT_ENCODABLE: Final = (BSONError, DocumentTooLarge, OverflowError, UnicodeEncodeError)
+NOT_ENCODABLE: Final = (InvalidDocument, InvalidStringData, DocumentTooLarge, OverflowError, UnicodeEncodeError)
 _DOCUMENT_TOO_LARGE: Final = 10334
 _REFUSALS: Final = {
     13: "the user of the database may not do this (OperationFailure 13)",
@@ -93,7 +96,9 @@ class Calls:
         task.add_done_callback(self._ended)
         try:
             return await asyncio.shield(task)
-        except (PyMongoError, *NOT_ENCODABLE) as error:
+        except NexusError:
+            raise
+        except Exception as error:
             raise translated(error) from error
         except asyncio.CancelledError:
             if task.cancelled():
@@ -162,7 +167,12 @@ def translated(error: Exception) -> StoreRejectedError | StoreUnavailableError:
         text = _REFUSALS.get(code or 0, f"{type(error).__name__} {code}")
         is_write = isinstance(error, WriteError | BulkWriteError)
         return StoreRejectedError(text) if is_unacceptable(code, is_write=is_write) else StoreUnavailableError(text)
-    return (StoreRejectedError if isinstance(error, NOT_ENCODABLE) else StoreUnavailableError)(type(error).__name__)
+    if isinstance(error, NOT_ENCODABLE):
+        return StoreRejectedError(type(error).__name__)
+    if not isinstance(error, PyMongoError | BSONError):
+        # A reply that is not as it should be, on which the driver or its caller failed; or a fault of Nexus.
+        _log.error("store_call_failed", reason=type(error).__name__, exc_info=error)
+    return StoreUnavailableError(type(error).__name__)
 
 
 def is_unacceptable(code: int | None, *, is_write: bool = True) -> bool:

@@ -37,6 +37,9 @@ from nexus.core.concurrency import Pauses, items_of, ungrouped
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ConfigError
 from nexus.core.ports import Delivery
 
+# Errors of Redis and of the socket, and those to which a reply leads that is not as it should be: it counts as none.
+FAULTS: Final = (RedisError, OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
 
@@ -148,7 +151,7 @@ class _MasterPool(BlockingConnectionPool, SentinelConnectionPool):
         while True:
             await anyio.sleep(_ASKED_EVERY_S)
             # Sentinels that are away or know no master now will be asked again.
-            with suppress(RedisError, OSError):
+            with suppress(*FAULTS):
                 await self.get_master_address()
 
     async def get_master_address(self) -> Any:
@@ -231,14 +234,14 @@ def subscriber_count(client: Redis, counted: int) -> int:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn errors of Redis and of the socket into `BusUnavailableError`, whose text names no host."""
+    """Turn `FAULTS` into `BusUnavailableError`, whose text names no host."""
     try:
         yield
-    except (RedisError, OSError) as error:
+    except FAULTS as error:
         raise _translation(error) from error
 
 
-def _translation(error: RedisError | OSError) -> BusUnavailableError:
+def _translation(error: Exception) -> BusUnavailableError:
     if "WRONGTYPE" in str(error):
         return BusRefusedError("a key of that name is of another type")
     return BusUnavailableError(type(error).__name__)
@@ -247,7 +250,7 @@ def _translation(error: RedisError | OSError) -> BusUnavailableError:
 async def repeated(
     operation: Callable[[*_Arguments], Awaitable[_Result]], *arguments: *_Arguments, for_s: float
 ) -> _Result:
-    """Call `operation`, whose repetition does no harm, and again after errors until `for_s` seconds have passed.
+    """Call `operation`, whose repetition does no harm, and again after `FAULTS` until `for_s` seconds have passed.
 
     BusUnavailableError where every attempt failed, or Redis refused one.
     """
@@ -256,8 +259,8 @@ async def repeated(
     while True:
         try:
             return await operation(*arguments)
-        except (RedisError, OSError) as error:
-            failed = error
+        except FAULTS as error:
+            failed: Exception = error
         failure = _translation(failed)
         if isinstance(failure, BusRefusedError) or time.monotonic() + pauses.next_s > end:
             raise failure from failed

@@ -19,8 +19,9 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
+from nexus.adapters.redis.client import FAULTS
 from nexus.adapters.redis.scripts import GROUP, GROUP_FETCH, GROUP_GIVE_BACK, GROUP_RENEW, GROUP_SHED, Script
 from nexus.adapters.redis.stream_subscription import (
     BLOCK_MS,
@@ -98,7 +99,7 @@ class GroupReader:
                     await self._look_for_abandoned()
                     await self._read()
                     pauses.end()
-                except (RedisError, OSError) as error:
+                except FAULTS as error:
                     connected = False
                     if is_group_gone(error):
                         _log.warning("group_vanished", topic=self.topic)
@@ -261,7 +262,7 @@ class EntriesInHand:
             try:
                 for start in range(0, len(entries), _RENEWED_AT_ONCE):
                     await self._renew([self._key], [*self._names, *entries[start : start + _RENEWED_AT_ONCE]])
-            except (RedisError, OSError) as error:
+            except FAULTS as error:
                 if not is_group_gone(error):
                     _log.warning("lease_not_renewed", topic=self._topic, reason=type(error).__name__)
                     continue
@@ -274,7 +275,7 @@ class EntriesInHand:
             self._acknowledgeable = anyio.Event()
             try:
                 await self._acknowledge()
-            except (RedisError, OSError) as error:
+            except FAULTS as error:
                 _log.debug("not_acknowledged", topic=self._topic, reason=type(error).__name__)
                 await anyio.sleep(_AFTER_AN_ERROR_S)
                 self._acknowledgeable.set()
@@ -284,7 +285,7 @@ class EntriesInHand:
         try:
             await self._acknowledge()
             left = await self._give_back([self._key], [*self._names, self._lease_ms * 1_000])
-        except (RedisError, OSError) as error:
+        except FAULTS as error:
             _log.warning("work_not_given_back", topic=self._topic, reason=type(error).__name__)
             return
         if left:

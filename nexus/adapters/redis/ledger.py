@@ -97,19 +97,26 @@ class RedisOutbox:
 
     async def of_owner(self, owner_key: str) -> list[OutboxRow]:
         """The rows of one owner, in no order."""
-        found: Any = await repeated(self._client.hgetall, self.rows_key(owner_key), for_s=self._repeated_s)
-        return [OutboxRow(owner_key, row_id.decode(), content) for row_id, content in found.items()]
+
+        async def read() -> list[OutboxRow]:
+            found: Any = await self._client.hgetall(self.rows_key(owner_key))
+            return [OutboxRow(owner_key, row_id.decode(), content) for row_id, content in found.items()]
+
+        return await repeated(read, for_s=self._repeated_s)
 
     async def oldest(self, limit: int, offset: int = 0) -> list[OutboxRow]:
         """Up to `limit` rows after the first `offset`, those that have waited longest first."""
-        until = offset + limit - 1
-        members: Any = await repeated(self._client.zrange, self.order_key, offset, until, for_s=self._repeated_s)
-        names = [*map(json.loads, members)]
-        if not names:
-            return []
-        keys, ids = [self.rows_key(owner_key) for owner_key, _ in names], [row_id for _, row_id in names]
-        found: Any = await repeated(self._read, keys, ids, for_s=self._repeated_s)
-        rows = [OutboxRow(owner, row_id, held or b"") for (owner, row_id), held in zip(names, found, strict=True)]
+
+        async def read() -> list[OutboxRow]:
+            members: Any = await self._client.zrange(self.order_key, offset, offset + limit - 1)
+            names = [*map(json.loads, members)]
+            if not names:
+                return []
+            keys, ids = [self.rows_key(owner_key) for owner_key, _ in names], [row_id for _, row_id in names]
+            found: Any = await self._read(keys, ids)
+            return [OutboxRow(owner, row_id, held or b"") for (owner, row_id), held in zip(names, found, strict=True)]
+
+        rows = await repeated(read, for_s=self._repeated_s)
         # A row without content was evicted, or removed a moment ago.
         await self.remove([row for row in rows if not row.content])
         return [row for row in rows if row.content]
@@ -163,18 +170,24 @@ class RedisLedger:
         keys = [self._request(key), *([self.outbox.order_key] if self._one_server else [])]
         known_ms = lease_ms + _KNOWN_MS
         arguments: list[_Argument] = [token, fingerprint, lease_ms, _ANNOUNCED_AGAIN_MS, known_ms, waited_ms]
-        match await repeated(self._claim, keys, arguments, for_s=self._repeated_s):
-            case [b"acquired", now_ms, attempts, asked_ms, waiting]:
-                outbox_waiting = bool(waiting) if self._one_server else await self.outbox.is_waiting()
-                return Acquired(key, fingerprint, token, now_ms, attempts, int(asked_ms), outbox_waiting=outbox_waiting)
-            case [b"answered", topic, answer]:
-                return Answered(topic.decode(), answer)
-            case [b"announced"]:
-                return Announced()
-            case [b"conflict"]:
-                return Conflict()
-            case _:
-                return Busy()
+
+        async def ask() -> Claim:
+            match await self._claim(keys, arguments):
+                case [b"acquired", now_ms, attempts, asked_ms, waiting]:
+                    outbox_waiting = bool(waiting) if self._one_server else await self.outbox.is_waiting()
+                    return Acquired(
+                        key, fingerprint, token, now_ms, attempts, int(asked_ms), outbox_waiting=outbox_waiting
+                    )
+                case [b"answered", topic, answer]:
+                    return Answered(topic.decode(), answer)
+                case [b"announced"]:
+                    return Announced()
+                case [b"conflict"]:
+                    return Conflict()
+                case _:
+                    return Busy()
+
+        return await repeated(ask, for_s=self._repeated_s)
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
@@ -207,13 +220,18 @@ class RedisLedger:
         more_keys, more_arguments = self._publishing(topic, delivery)
         keys = [request, *outbox_keys, *more_keys]
         arguments = [claim.token, claim.fingerprint, answer, keep_ms, topic, *outbox_arguments, *more_arguments]
-        received, taken_too = await repeated(self._conclude, keys, arguments, for_s=self._repeated_s)
+
+        async def put() -> tuple[int, bool]:
+            counted, kept = await self._conclude(keys, arguments)
+            return int(counted), bool(kept)
+
+        received, taken_too = await repeated(put, for_s=self._repeated_s)
         if received < 0:
             return None
         if self._acknowledged and delivery:
             self._acknowledged(delivery)
         # An entry of a stream is there for any reader.
-        receivers = int(received) if self._acknowledged else subscriber_count(self._client, received)
+        receivers = received if self._acknowledged else subscriber_count(self._client, received)
         if not (taken and taken_too):
             raise OutboxFullError(receivers)
         return receivers
@@ -221,15 +239,19 @@ class RedisLedger:
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep a value unless there is one; returns the one that is kept."""
 
-        async def keep() -> Any:
-            return await self._client.set(self._kept(key), value, px=keep_ms, nx=True, get=True)
+        async def keep() -> bytes | None:
+            return _kept_value(await self._client.set(self._kept(key), value, px=keep_ms, nx=True, get=True))
 
-        first = _kept_value(await repeated(keep, for_s=self._repeated_s))
+        first = await repeated(keep, for_s=self._repeated_s)
         return value if first is None else first
 
     async def kept(self, key: str) -> bytes | None:
         """What is kept."""
-        return _kept_value(await repeated(self._client.get, self._kept(key), for_s=self._repeated_s))
+
+        async def read() -> bytes | None:
+            return _kept_value(await self._client.get(self._kept(key)))
+
+        return await repeated(read, for_s=self._repeated_s)
 
     def _publishing(self, topic: str, delivery: Delivery | None) -> tuple[list[str], list[_Argument]]:
         """The further keys and arguments of the script that concludes."""

@@ -17,9 +17,8 @@ import structlog
 from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
-from redis.exceptions import RedisError
 
-from nexus.adapters.redis.client import BufferedSubscription, subscriber_count, translated
+from nexus.adapters.redis.client import FAULTS, BufferedSubscription, subscriber_count, translated
 from nexus.core.concurrency import Pauses, ungrouped
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work
@@ -111,7 +110,7 @@ class RedisSubscription(BufferedSubscription):
         self._stopping = True
         async with self._using_pubsub:
             if self._pubsub is not None:
-                with suppress(RedisError, OSError):
+                with suppress(*FAULTS):
                     # Redis confirms in the order of its messages: what it sent before is read before the confirmation.
                     await self._pubsub.unsubscribe()
                     return
@@ -128,7 +127,7 @@ class RedisSubscription(BufferedSubscription):
                         await self._wait_until_subscribed(pubsub)
                         await self._beat_at_once()
                         await self._read(pubsub, task_status)
-                except (RedisError, OSError, BusUnavailableError) as error:
+                except (*FAULTS, BusUnavailableError) as error:
                     self.failure = type(error).__name__
                     _log.warning("bus_disconnected", reason=self.failure)
                     self._in_force = False
@@ -141,14 +140,14 @@ class RedisSubscription(BufferedSubscription):
             try:
                 with anyio.move_on_after(self._heartbeat_s):
                     await self._client.publish(self._heartbeat, b"")
-            except (RedisError, OSError) as error:
+            except FAULTS as error:
                 _log.debug("heartbeat_not_sent", reason=type(error).__name__)
 
     async def _beat_at_once(self) -> None:
         for last in (False, True):
             try:
                 await self._client.publish(self._heartbeat, b"")
-            except (RedisError, OSError) as error:
+            except FAULTS as error:
                 # The first may have taken a pooled connection that had ended while idle. On a later connection the rest
                 # is left to the next beat: what comes over it is worth more than certainty.
                 if last and not self._begun:

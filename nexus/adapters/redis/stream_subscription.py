@@ -7,9 +7,9 @@ from typing import Any, Final
 import anyio
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
-from nexus.adapters.redis.client import BufferedSubscription
+from nexus.adapters.redis.client import FAULTS, BufferedSubscription
 from nexus.core.concurrency import Pauses
 from nexus.core.ports import Delivery
 
@@ -96,7 +96,7 @@ class StreamSubscription(BufferedSubscription):
             return
         self.stopping.set()
         self._reading.cancel()
-        with anyio.move_on_after(_CLOSING_S), suppress(RedisError, OSError):
+        with anyio.move_on_after(_CLOSING_S), suppress(*FAULTS):
             while self.news and await self._read_news(None):
                 pass
         self._send.close()
@@ -109,7 +109,7 @@ class StreamSubscription(BufferedSubscription):
                 try:
                     last: Any = await self._client.xrevrange(self._prefix + topic, count=1)
                     self._ends[topic] = last[0][0] if last else _BEGINNING
-                except (RedisError, OSError) as error:
+                except FAULTS as error:
                     self.failed(topic, error)
                     await pauses.wait()
         self._lost = False
@@ -122,7 +122,7 @@ class StreamSubscription(BufferedSubscription):
                 try:
                     await self._read_news(BLOCK_MS)
                     pauses.end()
-                except (RedisError, OSError) as error:
+                except FAULTS as error:
                     self.failed(", ".join(self.news), error)
                     await pauses.wait()
 

@@ -18,9 +18,9 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
-from nexus.adapters.redis.client import translated
+from nexus.adapters.redis.client import FAULTS, translated
 from nexus.adapters.redis.consumer_group import GroupReader
 from nexus.adapters.redis.ledger import is_of_one_requester
 from nexus.adapters.redis.scripts import GROUP, STREAM_PUBLISH, STREAM_TRIM, Script
@@ -148,10 +148,10 @@ class RedisStreamsBus:
         while True:
             await anyio.sleep(_TRIMMED_EVERY_S)
             for topic in topics:
-                with suppress(RedisError, OSError):
+                with suppress(*FAULTS):
                     await self._trimmer.trim(topic)
             for topic in subscription.backlogs:
-                with suppress(RedisError, OSError):
+                with suppress(*FAULTS):
                     subscription.backlogs[topic] = await self._trimmer.backlog(topic)
 
 
