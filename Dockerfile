@@ -1,4 +1,4 @@
-FROM python:3.12-slim AS build
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea AS build
 WORKDIR /src
 COPY requirements/build.txt requirements/base.txt requirements/
 RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/build.txt \
@@ -10,7 +10,7 @@ RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
  && /opt/nexus/bin/pip install --no-cache-dir --no-deps dist/*.whl \
  && /opt/nexus/bin/pip check
 
-FROM python:3.12-slim
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 RUN useradd --system --create-home --uid 10001 nexus
 COPY --from=build /opt/nexus /opt/nexus
 ENV PATH=/opt/nexus/bin:$PATH \
