@@ -1,4 +1,4 @@
-"""`docker-compose.yml`: images by digest, passwords from outside, ports of this machine, and URLs that Nexus can use."""
+"""`docker-compose.yml`: images by digest, passwords from outside, ports of this machine, URLs that Nexus can use."""
 
 import re
 from pathlib import Path
