@@ -160,7 +160,8 @@ async def test_what_was_handed_out_often_is_no_poison(
             await service.logged("session_state_delayed")
             await service.logged("tool_call_delayed")
             proxy.behave()
-            await requester.finished(*work)
+            # The call's own result comes last.
+            await requester.finished(*work, "tools.results")
         letters = await redis.xlen(f"{prefix}nexus:dead-letters")
     database = mongo_janitor[database_name]
     recorded = sorted(row["content"] for row in database["messages"].find({"role": {"$in": ["AI", "HUMAN"]}}))

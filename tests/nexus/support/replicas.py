@@ -182,7 +182,7 @@ class SlowLedger:
         with anyio.CancelScope(shield=True):
             heard = await self.shared.conclude(claim, topic, answer, keep_ms, delivery, outbox)
             if heard is not None:
-                self.scene.judge(claim, answer, outbox)
+                self.scene.judge(answer, outbox)
                 if again:
                     heard = await self.shared.conclude(claim, topic, answer, keep_ms, delivery, outbox)
         await self.wire.cross()
@@ -355,20 +355,21 @@ class Scene:
             if message.id not in self.answered:
                 self.ask(message)
 
-    def judge(self, claim: Acquired, answer: bytes, outbox: OutboxRow | None) -> None:
+    def judge(self, answer: bytes, outbox: OutboxRow | None) -> None:
         """A request has its answer."""
         try:
-            self._judge(claim, json.loads(answer)["content"], outbox)
+            said = json.loads(answer)
+            self._judge(said["metadata"]["request_id"], said["content"], outbox)
         except Exception as error:  # noqa: BLE001  # the replica that is judged would catch it
             self.faults.append(f"not judged: {error!r}")
 
-    def _judge(self, claim: Acquired, content: Any, outbox: OutboxRow | None) -> None:
+    def _judge(self, request_id: str, content: Any, outbox: OutboxRow | None) -> None:
         # Only the first answer counts.
-        if claim.key in self.answered:
+        if request_id in self.answered:
             return
-        self.answered.add(claim.key)
+        self.answered.add(request_id)
         self.counted["through the outbox"] += outbox is not None
-        message = self.asked[claim.key]
+        message = self.asked[request_id]
         if content["status"] != "success":
             self.counted[content["error"]["code"]] += 1
             return
@@ -377,11 +378,11 @@ class Scene:
             self.counted["degraded"] += 1
         elif message.run_id in self.begun:
             self.counted["continued"] += 1
-            self._expect(content["messages"][:5] == self.begun[message.run_id], f"{claim.key} begins otherwise")
+            self._expect(content["messages"][:5] == self.begun[message.run_id], f"{request_id} begins otherwise")
         else:
             self.counted["first"] += 1
             self.begun[message.run_id] = content["messages"][:5]
-            self._judge_memory(message, claim.key, content)
+            self._judge_memory(message, request_id, content)
 
     def _judge_memory(self, message: Message, key: str, content: Any) -> None:
         memory = next(m["content"] for m in content["messages"] if m["content"].startswith("[SHARED_MEMORY"))
