@@ -58,7 +58,9 @@ async def open_mongo(
         "serverSelectionTimeoutMS": server_selection_timeout_ms,
         # The driver's own 20 s would keep its monitor on a connection that a vanished server left behind.
         "connectTimeoutMS": server_selection_timeout_ms,
+        # Whatever the URI says: nothing else keeps the promises of the ports.
         "w": "majority",
+        "readPreference": "primary",
         "retryReads": True,
         "retryWrites": True,
         "appname": "nexus",
