@@ -102,6 +102,29 @@ async def test_a_store_that_is_away() -> None:
     assert ([found["id"] for found in store.messages], settled.is_set()) == (["m1"], True)
 
 
+class Vanishing(FakeStore):
+    """A store that had each row a moment ago, and has it no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met = set[str]()
+
+    async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+        """Say of each row that it is there, the first time."""
+        if fresh := {row["id"] for row in rows} - self.met:
+            self.met |= fresh
+            return [False] * len(rows)
+        return await super().insert_messages(rows)
+
+
+async def test_a_duplicate_that_is_gone() -> None:
+    """A row that was there by one word of the store, and is not there by the next, is written again."""
+    store, settled = Vanishing(), list[str | None]()
+    async with flushed(store) as service:
+        assert offer(service, result("m1"), settled=settled.append)
+    assert ([row["id"] for row in store.messages], settled) == (["m1"], [None])
+
+
 class Strict(FakeStore):
     """A store that refuses rows by a test of theirs."""
 
