@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from nexus.core.wire import compact
-from nexus.services.history.neighbours import Neighbours, count_parted
 from nexus.services.history.transcript import Admitted, TranscriptMessage
+from nexus.services.text.neighbours import Neighbours, count_parted
 from nexus.services.text.tokens import Measure
 
 

@@ -29,11 +29,11 @@ from pydantic_core import from_json
 
 from nexus.core.models import Message, Role, parse_moment
 from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
-from nexus.services.history.neighbours import Neighbours
 from nexus.services.history.rows import MAIN, Agent, count_others, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
 from nexus.services.text.content import as_text
 from nexus.services.text.escape import escape_counted
+from nexus.services.text.neighbours import Neighbours
 
 Speaker = Literal["user", "assistant", "tool"]
 

@@ -18,8 +18,8 @@ Rules of this module:
 - Marking a place neither makes nor hides another place. For this a tag cannot contain an opening bracket, a line head
   is recognised with or without backslashes where marks may stand, also behind a title, and the conditions on the
   character before a bracket hold for a backslash.
-- Texts that end up one behind the other are escaped as one where they are joined. Where the first has been sent by
-  then, its bytes stay, and `Seam` puts `PARTING` before a text that would complete what the texts before it began.
+- Texts that a block shows one behind the other are escaped as one. A message that has been sent keeps its bytes, so
+  `neighbours.py` puts `PARTING` before one that would complete what those before it began.
 - A heading or a banner is a whole line. Code that puts something before a text on its line escapes the line, not the
   text: `### ` and a name can make a heading that the name alone is not.
 - Patterns are possessive and cannot overlap, so every input takes linear time.
@@ -36,7 +36,7 @@ opening bracket, a colon, a number sign or an equals sign is listed in `SQUARE`,
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Final
 
 # Quotation marks and parentheses are no brackets: “this moment” is ordinary prose.
@@ -230,12 +230,12 @@ _INPUT, _TIME = (spelled(name) for name in ELEMENTS)
 # Two patterns, because one that starts with a plain character is searched for ten times as fast. A tag in the other
 # kind of bracket counts as well. Frequent forms in code do not: `a < current_time`, `schedule[current_time]`,
 # `Vec<Capabilities>`, `<current_timestamp>`.
-_SQUARE_TAG: Final = re.compile(
+SQUARE_TAG: Final = re.compile(
     rf"\[(?:{_LEAD}(?:{_BLOCK}|{_CALL})"
     rf"|{_CLOSING}(?:{_INPUT}|{_TIME}){_NAME_ENDS}"
     rf"|(?<![a-z_\]]\[){_LEAD}(?:{_INPUT}|{_TIME}){_GAP}\])"
 )
-_ANGLE_TAG: Final = re.compile(
+ANGLE_TAG: Final = re.compile(
     rf"<(?:{_LEAD}(?:{_INPUT}|{_CALL}|{_TIME}{_GAP}>)"
     rf"|{_CLOSING}(?:{_BLOCK}|{_TIME}){_NAME_ENDS}"
     rf"|(?<![a-z_\]]<)(?:{_LEAD}{_BLOCK}{_NAME_ENDS}|[_\\]*+{_TIME}{_NAME_ENDS}[^<>\n]*+>))"
@@ -243,7 +243,7 @@ _ANGLE_TAG: Final = re.compile(
 # A turn tag only if its number, read from the text itself, is one; an index such as `board[turn1]` is none.
 _TURN_TAG: Final = re.compile(rf"\[{_LEAD}(?:{spelled(TURN)})(?P<number>[^\[\]]*+)\]")
 # The same where only the folded number is known: some letters pass for no digit.
-_TURN_SEEN: Final = re.compile(rf"\[{_LEAD}(?:{spelled(TURN)})[^\[\]cdfhj-np-ru-z]*+\]")
+TURN_SEEN: Final = re.compile(rf"\[{_LEAD}(?:{spelled(TURN)})[^\[\]cdfhj-np-ru-z]*+\]")
 _INDEXED: Final = re.compile(r"[\w\])]\Z")
 _HEAD_GAP: Final = "[ _]*+"
 _LETTER_GAP: Final = "[ _=]*+"
@@ -259,7 +259,7 @@ _HEADING: Final = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{spelled(*HEADINGS, 
 _BAR: Final = rf"=(?:{_HEAD_GAP}=)++"
 _BANNER: Final = rf"{_BAR}{_HEAD_GAP}(?:{spelled(*BANNERS, gap=_LETTER_GAP)})[ _#:;?]*+{_BAR}{_END}"
 _HEAD: Final = rf"(?P<run>\\*+){_HEAD_GAP}(?:{_MEMORY_HEAD}|{_HEADING}|{_BANNER})"
-_FIRST_HEAD: Final = re.compile(_HEAD)
+FIRST_HEAD: Final = re.compile(_HEAD)
 _LATER_HEAD: Final = re.compile("\n" + _HEAD)
 # The labels before a goal, insights and rounds of thought. They are ordinary words, so they are marked only in texts
 # of several lines that stand beside them. An apostrophe, among others, folds to a question mark.
@@ -276,9 +276,6 @@ PARTING: Final = "(new message)\n"
 _OWN_PARTING: Final = re.compile(r"(?P<run>\\*+)\(new message\)\n")
 # What may come later on the line of a text: it ends every tag whose end can be far from its name.
 _LINE_GOES_ON: Final = " 1]>"
-# Folded characters with which a token may begin and not be complete, without repetitions: its name and some attributes.
-_UNFINISHED: Final = 256
-_REPEATED: Final = re.compile(r"[ _\n\\]{2,}|([^a-z])\1{2,}")
 
 
 def canonical(text: str) -> str:
@@ -366,55 +363,6 @@ class LabelEscape(CountingEscape):
         return with_marks(escaped, places)
 
 
-class Seam:
-    """Neighbouring texts of one side of a conversation, which a provider may trim, and join by nothing or blanks."""
-
-    def __init__(self) -> None:
-        # The ends of the texts, as far as a token may begin in them.
-        self._before: list[str] = []
-
-    def join(self, text: str) -> str:
-        """`text`, escaped by itself, as it stands behind the texts before; the same for whatever comes after it."""
-        if _completes(self._before, _folded_part(text)):
-            self._before = []
-            text = f"{PARTING}{text}"
-        self._before += filter(None, [_folded_part(text, last=True)])
-        while len(self._before) > 1 and sum(map(len, self._before[1:])) >= _UNFINISHED:
-            del self._before[0]
-        return text
-
-
-def _folded_part(text: str, *, last: bool = False) -> str:
-    """The first, or last, characters of a text as they look, trimmed and without repetitions."""
-    size = _UNFINISHED
-    while True:
-        part = _REPEATED.sub(_once, fold(text[-size:] if last else text[:size]))
-        if len(part) >= _UNFINISHED // 2 or size >= len(text):
-            return part.strip("\n ")
-        # Linear time: each part is several times as long as the one before.
-        size *= 4
-
-
-def _once(repeated: re.Match[str]) -> str:
-    run = repeated[0]
-    if repeated[1]:
-        return run[:2]
-    return "\n" if "\n" in run else " " if " " in run else "_"
-
-
-def _completes(texts: Sequence[str], text: str) -> bool:
-    """Whether a token that begins in the first texts ends in the last one, all of them as `_folded_part` gives them."""
-    before = "".join(texts)
-    joined, seam = before + text, len(before)
-    # A tag has no other opening bracket in it, the other tokens no line end; each text may begin a line.
-    bracket, line = max(before.rfind("["), before.rfind("<")), before.rfind("\n") + 1
-    lines = {line, *accumulate(map(len, texts), initial=0)}
-    begun = [(tag, bracket) for tag in (_SQUARE_TAG, _ANGLE_TAG, _TURN_SEEN) if bracket >= 0]
-    # What begins with the last text has its mark.
-    begun += [(_FIRST_HEAD, start) for start in lines if start >= line and before[start:].strip(" _\\")]
-    return any((match := token.match(joined, start)) and match.end() > seam for token, start in begun)
-
-
 def _places(text: str) -> list[int]:
     """Where marks belong, in order: before the bracket of a tag, after the backslashes at the start of a line head."""
     places: set[int] = set()
@@ -424,12 +372,12 @@ def _places(text: str) -> list[int]:
         return []
     folded = fold(text)
     if "[" in folded:
-        places.update(match.start() for match in _SQUARE_TAG.finditer(folded))
+        places.update(match.start() for match in SQUARE_TAG.finditer(folded))
         places.update(match.start() for match in _TURN_TAG.finditer(folded) if _is_turn(text, match))
     if "<" in folded:
-        places.update(match.start() for match in _ANGLE_TAG.finditer(folded))
+        places.update(match.start() for match in ANGLE_TAG.finditer(folded))
     if ":" in folded or "#" in folded or "=" in folded:
-        if first := _FIRST_HEAD.match(folded):
+        if first := FIRST_HEAD.match(folded):
             places.add(first.end("run"))
         places.update(match.end("run") for match in _LATER_HEAD.finditer(folded))
     return sorted(places)

@@ -26,7 +26,8 @@ from nexus.services.context.thinking import ThinkingInput, assemble_thinking
 from nexus.services.history.rows import Agent
 from nexus.services.history.transcript import Window, admit, transcript_of_run
 from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo
-from nexus.services.text.escape import PARTING, Seam, canonical, escape, unescape
+from nexus.services.text.escape import PARTING, canonical, escape, unescape
+from nexus.services.text.neighbours import Neighbours
 from nexus.services.turns.documents import RememberedTurn
 from tests.nexus.unit.services.context import judge
 from tests.nexus.unit.services.context.ordinary import ORDINARY
@@ -379,9 +380,10 @@ def test_what_follows_changes_nothing_before_it() -> None:
 )
 def test_a_text_is_parted_where_it_completes_structure(texts: Sequence[str], is_parted: bool) -> None:
     """And only there: a text that merely stands behind a bracket, a bar or a number sign is as it was."""
-    seam = Seam()
-    shown = list(map(seam.join, texts))
-    assert shown == [*texts[:-1], PARTING * is_parted + texts[-1]]
+    for role in ("user", "assistant", "system", "tool"):
+        messages = [{"role": role, "content": text} for text in texts]
+        shown = [message["content"] for message in Neighbours(messages[:1]).parted(messages[1:])]
+        assert [texts[0], *shown] == [*texts[:-1], PARTING * is_parted + texts[-1]]
 
 
 def test_a_text_may_begin_as_if_it_were_parted() -> None:
@@ -396,11 +398,8 @@ def test_a_text_may_begin_as_if_it_were_parted() -> None:
     "piece", ["[", "<", "\\", "=", "#", " ", "[T", "[ ", "= ", "\n", "你", "\u200d", "[x] Human", "a"]
 )
 def test_sixty_thousand_characters_and_two_thousand_neighbours_of_anything(piece: str) -> None:
-    """Linear time: a long text, and many short ones."""
-    seam = Seam()
+    """Linear time: long texts, and many short ones."""
+    long = piece * (60_000 // len(piece))
     started = time.process_time()
-    seam.join(piece * (60_000 // len(piece)))
-    seam.join(piece * (60_000 // len(piece)))
-    for _ in range(2_000):
-        seam.join(piece)
+    Neighbours().parted([{"role": "user", "content": text} for text in [long, long, *[piece] * 2_000]])
     assert time.process_time() - started < 5

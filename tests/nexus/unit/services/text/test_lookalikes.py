@@ -21,6 +21,9 @@ from nexus.services.text.escape import ANGLE, COLONS, EQUALS_SIGNS, NUMBER_SIGNS
         *(("“”‘’„\"'()（）", "???????????"), ("a-b.c*d~e", "a_b_c_d_e")),
         *(("a\u200db\ufe0fc\u00add\U000e0080e", "a_b_c_d_e"), ("a\u3000b\xa0c\td", "a b c d")),
         *(("a\nb", "a\nb"), ("/／\\＼﹨", "//\\__"), ("\u3164\u2800\u115f\U0001d159", "____")),
+        *(("a\ue000b\U000f0000c", "a_b_c"), ("a−b➖c⁃d⁻e₋f", "a_b_c_d_e_f"), ("─━⎯▁ㅡ一∖⧵", "________")),
+        *(("/⁄∕⧸╱", "/////"), ("[⊏⊑⸂", "[[[["), ("⩨⩩", "##"), ("\U0001ccdd\U0001ccea\U0001cce2", "hum")),
+        *(("a\ufffdb\ufffcc\u2423d", "a_b_c_d"), ("ѵᏙ∨", "vvv"), ("aـbㅤcﾠd", "a_b_c_d")),
         *(("你好，世界。カナ한", "?" * 9), ("e\x00f", "e_f"), ("㎃ ﬁ", "? ?")),
     ],
 )
