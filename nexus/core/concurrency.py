@@ -1,4 +1,7 @@
-"""What anyio lacks: tasks that outlive their faults, one error out of a group, draining streams, back-off, counting."""
+"""What anyio lacks: tasks that outlive their faults, one error out of a group, draining streams, back-off, counting.
+
+With them goes the rule for pure work that takes long: it is done in a thread, because the event loop is everybody's.
+"""
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -7,12 +10,14 @@ from typing import Any, Final, Self, TypeVar
 
 import anyio
 import structlog
+from anyio import to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from nexus.core.metrics import Event, Metrics
 
 _log = structlog.get_logger(__name__)
 _Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 # The pauses before a background task that failed begins again.
 _FIRST_PAUSE_S: Final = 0.1
@@ -93,6 +98,22 @@ async def items_of(stream: MemoryObjectReceiveStream[_Item]) -> AsyncIterator[_I
                     # Another reader took it.
                     break
                 yield item
+
+
+# Work on so many characters takes at most some 20 ms, whatever they are.
+_ON_LOOP_CHARS: Final = 1 << 17
+_ONE_AT_A_TIME: Final = anyio.CapacityLimiter(1)
+
+
+async def computed(chars: int, call: Callable[[], _Result]) -> _Result:
+    """The result of a pure call over about so many characters, made in a thread where that would hold up the loop.
+
+    One thread for the whole process, because each that runs makes the loop wait its turn. The call may go on after
+    this was cancelled.
+    """
+    if chars <= _ON_LOOP_CHARS:
+        return call()
+    return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=_ONE_AT_A_TIME)
 
 
 class Pauses:

@@ -28,7 +28,7 @@ from nexus.core.ports import Cutoff, MessageStore, Outbox, OutboxRow, Past, Requ
 from nexus.core.ports.store import Refused, Settled
 from nexus.core.wire import compact
 from nexus.core.working_memory import WHOLE, Tail
-from nexus.services.history.reader import UntilStored, read_past, read_session
+from nexus.services.history.reader import MOST_SESSION_CHARS, UntilStored, read_past, read_session
 from nexus.services.history.recorder import (
     Recorded,
     Recorder,
@@ -115,7 +115,7 @@ class PersistenceService:
         `settled` is called when it is written, or with the reason why the store never will accept it. False when too
         much is waiting already; True also for what is not recorded by rule.
         """
-        row = llm_row(message) if topic == Topics.LLM_RESULTS else tool_row(message)
+        row = (llm_row if topic == Topics.LLM_RESULTS else tool_row)(message, size)
         if row is None:
             settled(None)
             return True
@@ -176,6 +176,7 @@ class PersistenceService:
         origin: RunOrigin,
         *,
         messages: int,
+        chars: int = MOST_SESSION_CHARS,
         asked: Message,
         own_row_id: str | None = None,
         until: Cutoff | None = None,
@@ -183,12 +184,12 @@ class PersistenceService:
         continued: bool = False,
         outbox_waiting: bool = False,
     ) -> Past:
-        """The newest rows of a session, whole, without those of the current run.
+        """The newest rows of a session, without those of the current run.
 
-        `messages` rows at most, those under no compaction (`tail`), up to `until` where that is known better than from
-        `asked`. The rest as for `get_past`.
+        `messages` rows with `chars` characters at most, those under no compaction (`tail`), up to `until` where that is
+        known better than from `asked`. The rest as for `get_past`.
         """
-        read = partial(read_session, self._store, owner_key, origin, messages=messages, tail=tail)
+        read = partial(read_session, self._store, owner_key, origin, messages=messages, chars=chars, tail=tail)
         return await self._read(
             read, asked, own_row_id, until=until, continued=continued, outbox_waiting=outbox_waiting
         )

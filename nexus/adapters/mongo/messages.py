@@ -2,7 +2,7 @@
 
 - MongoDB sorts values of one type before those of another, so rows whose `timestamp` is a text would come after all
   that have a date. Where there are such rows, which other programs write, they are read by themselves and merged here.
-- Long contents are cut on the server, so that a page stays small however long its contents are.
+- Long contents are cut on the server (`projections`), so that a page stays small however long its contents are.
 - A tail is read by an index that has a session's rows in stored order, so that it takes as long as its own rows. Where
   many rows are left out of it, their `_id`s are compared here: some servers need for it the product of both numbers.
 """
@@ -32,6 +32,7 @@ from nexus.adapters.mongo.client import (
     is_unacceptable,
     read_one,
 )
+from nexus.adapters.mongo.projections import BOUNDED, HEADER, WHOLE_TEXTS, excerpt
 from nexus.adapters.mongo.schema import (
     INTERNAL_IN_SESSION,
     NEWEST_FIRST,
@@ -55,12 +56,9 @@ from nexus.adapters.mongo.search import Search
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import AGENT_ID, INTERNAL, is_object_id
 from nexus.core.ports import Row, RunOrigin
-from nexus.core.ports.store import TextsOf
+from nexus.core.ports.store import LEFT_OUT, LONGEST_CONTENT, TextsOf
 from nexus.core.working_memory import Tail
 
-HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
-# Of a row's metadata, what an excerpt needs.
-_KEPT_METADATA: Final = ("tool_calls", INTERNAL)
 # Errors of $substrCP and $strLenCP on a text that is not UTF-8.
 _NOT_UTF8: Final = range(34450, 34474)
 _IDS_AT_ONCE: Final = 500
@@ -124,7 +122,7 @@ class MongoMessages(Operations):
 
     @driver_call
     async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
-        """Up to `limit` rows of every role, whole, newest first."""
+        """Up to `limit` rows of every role, newest first."""
         return await self._rows.newest({"owner_key": {"$eq": owner_key}}, limit=limit)
 
     @driver_call
@@ -146,7 +144,7 @@ class MongoMessages(Operations):
     async def session_messages(
         self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
     ) -> list[Row]:
-        """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role."""
+        """Up to `limit` rows of a session after the newest `skip`, newest first, of any role."""
         query = {**of_session(owner_key, session_id), **seen_by(sub_agent)}
         # The index is named: where thousands of the newest rows are not shown, the server's trials of plans find none
         # better than another, take the owner's, and are held again for every other session.
@@ -164,13 +162,13 @@ class MongoMessages(Operations):
         oldest_first: bool = False,
         sub_agent: str | None = None,
     ) -> list[Row]:
-        """Up to `limit` rows of a session that the tail includes, whole, in the order in which they were stored."""
+        """Up to `limit` rows of a session that the tail includes, in the order in which they were stored."""
         rows = Tails(self._rows, owner_key, session_id, tail, oldest_first=oldest_first)
         return await rows.read(limit=limit, skip=skip, sub_agent=sub_agent)
 
     @driver_call
     async def messages_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
-        """The rows with these `_id`s, whole and in any order."""
+        """The rows with these `_id`s, in any order."""
         return await self._rows.of_ids(owner_key, row_ids)
 
     @driver_call
@@ -187,22 +185,25 @@ class MongoMessages(Operations):
     ) -> list[Row]:
         """Up to `limit` rows of a session that have `text` in them, newest first."""
         search = Search(of_session(owner_key, session_id), text, texts_of, tuple(without_tools), without_run)
-        return await search.run(self._rows.newest, limit=limit)
+        return await search.run(partial(self._rows.newest, only=WHOLE_TEXTS), limit=limit)
 
     @driver_call
-    async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
-        """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""
-        return await self._rows.newest(of_run(owner_key, run_id), limit=limit, skip=skip)
+    async def run_messages(
+        self, owner_key: str, run_id: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of a run after the newest `skip`, newest first, of any role."""
+        query = of_run(owner_key, run_id)
+        return await self._rows.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
 
     @driver_call
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
-        """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
+        """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""
         query = {**of_session(owner_key, session_id), "role": "HUMAN", **NOT_INTERNAL}
         return await self._rows.oldest(query, index=OF_SESSION)
 
     @driver_call
     async def run_input(self, owner_key: str, run_id: str) -> Row | None:
-        """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
+        """The oldest row of role HUMAN of a run that is not internal to a sub-agent."""
         return await self._rows.oldest({**of_run(owner_key, run_id), "role": "HUMAN", **NOT_INTERNAL})
 
     @driver_call
@@ -244,10 +245,11 @@ class Rows:
         limit: int,
         skip: int = 0,
         excerpt_chars: int | None = None,
+        only: Mapping[str, Any] | None = None,
         index: Order | None = None,
     ) -> list[Row]:
         """Up to `limit` rows after the newest `skip`, newest first; the rest as for `find`."""
-        find = partial(self.find, excerpt_chars=excerpt_chars, index=index)
+        find = partial(self.find, excerpt_chars=excerpt_chars, only=only, index=index)
         if not await self._has_text_times():
             return await find(query, limit=limit, skip=skip)
         end = skip + limit
@@ -277,14 +279,17 @@ class Rows:
     ) -> list[Row]:
         """Up to `limit` rows in the order in which the server sorts them, with texts as `_id`s.
 
-        With `excerpt_chars`, contents longer than twice this come without their middle; else the projection is `only`.
+        With `excerpt_chars`, contents longer than twice this come without their middle; `only` is another projection.
         The index with the fields `index` is used, where it was made.
         """
         page = {"limit": limit, "skip": skip, "sort": [*order] or None, "hint": index}
-        if excerpt_chars is not None:
-            rows = await self._excerpts(query, excerpt_chars, page)
-        else:
-            rows = await self._page(query, only, page)
+        projection = only or (BOUNDED if excerpt_chars is None else excerpt(excerpt_chars))
+        try:
+            rows = await self._page(query, projection, page)
+        except OperationFailure as error:
+            if error.code not in _NOT_UTF8:
+                raise
+            rows = await self._cut_here(query, excerpt_chars, page)
         for row in rows:
             row["_id"] = id_text(row["_id"])
         return rows
@@ -299,18 +304,15 @@ class Rows:
             found += await self.find(query, limit=len(ids), order=())
         return found
 
-    async def _excerpts(self, query: Mapping[str, Any], chars: int, page: Mapping[str, Any]) -> list[Row]:
-        try:
-            return await self._page(query, excerpt(chars), page)
-        except OperationFailure as error:
-            if error.code not in _NOT_UTF8:
-                raise
+    async def _cut_here(self, query: Mapping[str, Any], chars: int | None, page: Mapping[str, Any]) -> list[Row]:
+        """The rows, cut here because the server cannot cut one of them."""
+        ends, mark = (chars, "") if chars is not None else (LONGEST_CONTENT // 2, LEFT_OUT)
         # One by one, so that no more than one long content is held at a time.
         rows: list[Row] = []
-        async for row in self._collection.find(query, **page).batch_size(1):
+        async for row in self._collection.find(query, WHOLE_TEXTS, **page).batch_size(1):
             content = row.get("content")
-            if isinstance(content, str) and len(content) > 2 * chars:
-                row["content"] = content[:chars] + content[len(content) - chars :]
+            if isinstance(content, str) and len(content) > 2 * ends:
+                row["content"] = content[:ends] + mark.format(len(content) - 2 * ends) + content[len(content) - ends :]
             rows.append(row)
         return rows
 
@@ -333,20 +335,6 @@ class Rows:
             self._text_times = await self._collection.find_one(TEXT_TIME, {"_id": 1}) is not None
             self._check_at = now + _TEXT_TIMES_CHECKED_S
         return self._text_times
-
-
-def excerpt(chars: int) -> dict[str, Any]:
-    """The projection that leaves the first and last `chars` code points of contents longer than twice as many."""
-    length = {"$strLenCP": "$content"}
-    ends = [{"$substrCP": ["$content", start, chars]} for start in (0, {"$subtract": [length, chars]})]
-    shortened = {"$cond": [{"$gt": [length, 2 * chars]}, {"$concat": ends}, "$content"]}
-    metadata = {name: f"$metadata.{name}" for name in _KEPT_METADATA}
-    # The conditions stand outside because a length can only be asked of a text.
-    return {
-        **HEADER,
-        "content": {"$cond": [{"$eq": [{"$type": "$content"}, "string"]}, shortened, "$content"]},
-        "metadata": {"$cond": [{"$eq": [{"$type": "$metadata"}, "object"]}, metadata, "$metadata"]},
-    }
 
 
 class Tails:

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from anyio import to_thread
+
 from nexus.adapters.mongo.schema import NOT_INTERNAL, OF_SESSION, newest_first
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
@@ -21,7 +23,7 @@ _NAMES: Final = ("name", "function.name")
 _ARGUMENTS: Final = ("arguments", "function.arguments")
 # JSON text that is not what a tool is given.
 _ESCAPED: Final[Row] = {"$regex": r"\\"}
-_STRUCTURED_PAGE: Final = 200
+_STRUCTURED_PAGE: Final = 100
 # Words between blanks in a phrase, which stand whole wherever the phrase stands. Not with K or S: a pattern takes other
 # letters for these as well, and an index of words does not.
 _INNER_WORD: Final = re.compile(r"(?<=[ \n])[0-9A-JL-RT-Za-jl-rt-z]+(?=[ \n])")
@@ -56,12 +58,13 @@ class Search:
         finds: list[Row] = []
         for skip in range(0, STRUCTURED_SEARCHED, _STRUCTURED_PAGE):
             page = await newest(query, limit=_STRUCTURED_PAGE, skip=skip, index=OF_SESSION)
-            finds += [
-                row for row in page if any(phrase.search(text) for _, text in self.texts_of(row, self.without_tools))
-            ]
+            finds += await to_thread.run_sync(self._with_phrase, page, phrase, abandon_on_cancel=True)
             if len(page) < _STRUCTURED_PAGE or len(finds) >= limit:
                 break
         return finds[:limit]
+
+    def _with_phrase(self, rows: list[Row], phrase: re.Pattern[str]) -> list[Row]:
+        return [row for row in rows if any(phrase.search(text) for _, text in self.texts_of(row, self.without_tools))]
 
     def _searched(self) -> Row:
         """The condition for the rows that may be finds."""

@@ -15,6 +15,14 @@ from nexus.core.working_memory import Tail
 STRUCTURED_SEARCHED: Final = 2_000
 # The highest number that a store can hold.
 LARGEST: Final = 2**63 - 1
+# A content of more characters is read as its beginning and its end, each of half as many, with the mark between them.
+LONGEST_CONTENT: Final = 1 << 16
+LEFT_OUT: Final = "\n(left out here: {} characters)\n"
+# In the place of a content that is no text, and of the arguments of a call, where it would take long to read them.
+VALUE_LEFT_OUT: Final = "(left out: a value of {} bytes)"
+ARGUMENTS_LEFT_OUT: Final = '{{"left_out":"arguments of {} bytes"}}'
+# Calls of one message that are kept, or read where they are long.
+MOST_CALLS: Final = 128
 # Of a row, and names of tools whose calls are left out: each text in it, with the name of the called tool or `""`.
 TextsOf = Callable[[Row, Collection[str]], Iterable[tuple[str, str]]]
 
@@ -37,6 +45,8 @@ class MessageStore(Protocol):
 
     - `_id` is a text that grows with the time of storing, to the second where several replicas write.
     - Every read names an owner and returns rows of that owner only.
+    - Rows come in bounded size, a few hundred KiB at most: of a content of more than `LONGEST_CONTENT` characters the
+      middle is left out, and so are larger values of other kinds, and calls, with a mark in their place.
     - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for a row it cannot keep.
     """
 
@@ -59,12 +69,12 @@ class MessageStore(Protocol):
 
         What is internal to a sub-agent (`metadata.sub_agent_internal: true`) is left out.
 
-        With `excerpt_chars`, contents longer than twice this come as their first and last so many characters, and of
-        metadata the tool calls suffice; None for whole rows.
+        With `excerpt_chars`, contents longer than twice this come as their first and last so many characters, without a
+        mark between.
         """
 
     async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
-        """Up to `limit` rows of every role, whole, newest first."""
+        """Up to `limit` rows of every role, newest first."""
 
     async def messages_of_runs(
         self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int | None = None
@@ -77,7 +87,7 @@ class MessageStore(Protocol):
     async def session_messages(
         self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
     ) -> list[Row]:
-        """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role.
+        """Up to `limit` rows of a session after the newest `skip`, newest first, of any role.
 
         With `sub_agent`, also the rows that are internal to the sub-agent of this id or to one without an id; None for
         nothing internal.
@@ -94,14 +104,14 @@ class MessageStore(Protocol):
         oldest_first: bool = False,
         sub_agent: str | None = None,
     ) -> list[Row]:
-        """Up to `limit` rows of a session that the tail includes, whole, in the order in which they were stored.
+        """Up to `limit` rows of a session that the tail includes, in the order in which they were stored.
 
         It takes as long as what is read, whatever lies before the tail. With `sub_agent`, also the rows that are
         internal to this sub-agent, wherever they are; `""` for one without an id, None for nothing internal.
         """
 
     async def messages_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
-        """The rows with these `_id`s, as texts, whole and in any order. Those that are not there are left out."""
+        """The rows with these `_id`s, as texts, in any order. Those that are not there are left out."""
 
     async def search_messages(
         self,
@@ -120,17 +130,22 @@ class MessageStore(Protocol):
         literally; one of more than `LONGEST_QUERY` characters is rejected. Rows internal to a sub-agent and those of
         `without_run` are left out, and so are results and calls of `without_tools`. Contents that are objects or lists,
         and arguments that are or that have an escape in them, are compared as the texts that `texts_of` gives of the
-        row, in the newest `STRUCTURED_SEARCHED` rows with such.
+        row, in the newest `STRUCTURED_SEARCHED` rows with such. Contents that are texts come whole.
         """
 
-    async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
-        """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""
+    async def run_messages(
+        self, owner_key: str, run_id: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of a run after the newest `skip`, newest first, of any role.
+
+        `excerpt_chars` as for `newest_messages`.
+        """
 
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
-        """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
+        """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""
 
     async def run_input(self, owner_key: str, run_id: str) -> Row | None:
-        """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
+        """The oldest row of role HUMAN of a run that is not internal to a sub-agent."""
 
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's first human input was recorded; None when it was not, or not in a session."""

@@ -17,11 +17,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import anyio
 import structlog
 
+from nexus.core.concurrency import computed
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Metrics, NoMetrics, Part, Stage
 from nexus.core.models import Message, Role, new_run_id
@@ -33,6 +35,7 @@ from nexus.core.ports import (
     TokenCounter,
     TurnSource,
 )
+from nexus.core.wire import compact
 from nexus.services.context import agent, thinking
 from nexus.services.context.agent import AgentContext, agent_context
 from nexus.services.context.budget import Budget
@@ -62,7 +65,8 @@ from nexus.services.context.session import (
     recall_hidden,
 )
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
-from nexus.services.history.transcript import Window, faults
+from nexus.services.history.rows import chars_of
+from nexus.services.history.transcript import Admitted, Window, faults
 from nexus.services.persistence import PersistenceService
 from nexus.services.tools.registry import ToolRegistry
 
@@ -147,7 +151,9 @@ class ContextBuilder:
         """
         try:
             request = read_request(message, default_layout=self.settings.default_layout)
-            build = self._begin(request, deadline, outbox_waiting=outbox_waiting)
+            chars = sum(len(compact(each.content)) for each in request.later)
+            run = await computed(chars, partial(run_messages, request)) if request.later else None
+            build = self._begin(request, deadline, run, chars, outbox_waiting=outbox_waiting)
             _check_input(build)
         except RequestError as error:
             return Built(error)
@@ -203,7 +209,15 @@ class ContextBuilder:
         prefix, _ = await self._new_dialogue(self._begin(request, deadline), _Timings(self._metrics, {}))
         return prefix.messages
 
-    def _begin(self, request: BuildRequest, deadline: Deadline, *, outbox_waiting: bool = False) -> Build:
+    def _begin(
+        self,
+        request: BuildRequest,
+        deadline: Deadline,
+        run: Admitted | None = None,
+        run_chars: int = 0,
+        *,
+        outbox_waiting: bool = False,
+    ) -> Build:
         settings = self.settings
         budget = Budget.of(
             self._counter,
@@ -211,12 +225,12 @@ class ContextBuilder:
             form=request.form,
             limit=settings.window.limit(request.layout, request.context_window),
             tools=offered(self._sources.tools, request),
-            run=run_messages(request).messages if request.later else (),
+            run=run.messages if run else (),
             always=settings.count_tokens == "always",
         )
         read_until = anyio.current_time() + deadline.left_s * _GATHERING
         row = self._sources.conversation.input_row(request.human, request.current_input, request.origin)
-        return Build(request, settings, read_until, budget, row, outbox_waiting)
+        return Build(request, settings, read_until, budget, row, run_chars, outbox_waiting)
 
     async def _content(self, build: Build, start: RunStart, timings: _Timings) -> dict[str, Any]:
         """The content of the answer, when the run's input is recorded."""
@@ -227,13 +241,8 @@ class ContextBuilder:
         make = {"agent": self._agent, "thinking": self._thinking}.get(request.layout, self._dialogue)
         with timings.measured(Stage.BUILD):
             prefix = await make(build, start, timings)
-            content = build.budget_with(prefix.tools).close(
-                lambda measure: prefix.continued(request, measure), prefix.meta, prefix.run_room
-            )
-            if found := faults(content["messages"]):
-                _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))
-                raise RequestError(ErrorCode.INTERNAL, "the message list would not be one that providers accept")
-            content = in_format(request.form, content)
+            chars = build.run_chars + sum(len(message["content"] or "") for message in prefix.messages)
+            content = await computed(chars, partial(_closed, build, prefix))
             if not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
                 # Else the store is away.
                 await start.recorded()
@@ -316,13 +325,19 @@ class ContextBuilder:
         with timings.measured(Stage.GATHER):
             session = await gather_session(sources, build, view, snapshot)
             # The turns to read depend on the rows of the session.
-            window = Window.of(session.rows, request.agent, cut=session.cut, current_run_id=request.run_id)
+            chars = build.run_chars + sum(map(chars_of, session.rows))
+            window = await computed(
+                chars,
+                partial(Window.of, session.rows, request.agent, cut=session.cut, current_run_id=request.run_id),
+            )
             partly = Part.HISTORY in session.missing or bool(snapshot and not snapshot.tail.is_all)
             recalled = await recall_hidden(sources, build, session, window, kept, partly=partly)
             degraded = self._degraded([*session.missing, *memory.missing, *recalled.missing], build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(sources.tools, request)
-            return agent_context(build, memory, session, window, recalled, tools, degraded)
+            return await computed(
+                chars, partial(agent_context, build, memory, session, window, recalled, tools, degraded)
+            )
 
     def _degraded(self, missing: Sequence[Part], build: Build) -> list[str]:
         """The missing parts of a context, the tools included, in a fixed order, and counted.
@@ -336,6 +351,18 @@ class ContextBuilder:
         if Part.HISTORY in parts and build.settings.on_history_failure == "error":
             raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, "the history could not be read in time")
         return [part.value for part in parts]
+
+
+def _closed(build: Build, prefix: RunPrefix) -> dict[str, Any]:
+    """The content of the answer, within the window, checked and in the format that was asked for."""
+    request = build.request
+    content = build.budget_with(prefix.tools).close(
+        lambda measure: prefix.continued(request, measure), prefix.meta, prefix.run_room
+    )
+    if found := faults(content["messages"]):
+        _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))
+        raise RequestError(ErrorCode.INTERNAL, "the message list would not be one that providers accept")
+    return in_format(request.form, content)
 
 
 def _may_begin(request: BuildRequest) -> bool:

@@ -91,6 +91,7 @@ class Build(NamedTuple):
         read_until: when reading ends, by `anyio.current_time()`; the request's deadline is later.
         budget: the tokens of the context, with the tools that are offered now.
         input_row: the run's human input as a row.
+        run_chars: about how many characters the run's later messages hold.
         outbox_waiting: recorded rows of some owner wait in the outbox.
     """
 
@@ -99,6 +100,7 @@ class Build(NamedTuple):
     read_until: float
     budget: Budget
     input_row: Row
+    run_chars: int = 0
     outbox_waiting: bool = False
 
     def budget_with(self, tools: Sequence[dict[str, Any]]) -> Budget:

@@ -32,6 +32,7 @@ from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.pinned import is_all_given
 from nexus.services.context.request import BuildRequest
 from nexus.services.context.run_prefix import RunView, compactions_of
+from nexus.services.history.reader import MOST_SESSION_CHARS
 from nexus.services.history.transcript import Window
 from nexus.services.session_state.state import SessionState
 from nexus.services.turns.documents import read_turns
@@ -45,6 +46,10 @@ _COMPACTING: Final = 0.5
 # A session that is heavy with runs in progress would be tried at every build. Runs end, but seldom between two steps.
 _COOLDOWN_S: Final = 10.0
 _MOST_COOLDOWNS: Final = 1_000
+# No more text is read than can fit into the window, where its tokens are twice as long as those of English; but enough
+# for a session to be compacted before it is cut.
+_CHARS_A_TOKEN: Final = 8
+_LEAST_CHARS: Final = 1 << 20
 NOT_COMPACTED: Final = "history: the session could not be compacted in time; it is tried again for the next context"
 
 
@@ -129,6 +134,7 @@ async def gather_session(
         request.owner_key,
         RunOrigin(request.session_id, request.agent.sub_agent),
         messages=build.settings.history_messages,
+        chars=min(max(build.budget.limit * _CHARS_A_TOKEN, _LEAST_CHARS), MOST_SESSION_CHARS),
         asked=request.human,
         own_row_id=build.input_row["_id"],
         until=view.until if view else None,

@@ -9,7 +9,7 @@
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
@@ -20,6 +20,7 @@ from nexus.core.models import SECOND, Message, is_internal, is_object_id, named_
 from nexus.core.ports import Cutoff, MessageStore, Past, Row, RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history.merge import Utterance, newest
+from nexus.services.history.rows import chars_of
 
 _REPLICA: Final = slice(8, 18)
 # The clocks of replicas may differ by this much.
@@ -79,11 +80,11 @@ _LARGEST_PAGE: Final = 500
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
 _MOST_ROWS: Final = 5_000
 # Pages of a session grow, and none has more rows than there is room for if they are as long as those of the last page.
-_FIRST_SESSION_PAGE: Final = 250
-_LARGEST_SESSION_PAGE: Final = 2_000
+_FIRST_SESSION_PAGE: Final = 100
+_LARGEST_SESSION_PAGE: Final = 400
 _SMALLEST_SESSION_PAGE: Final = 25
 # More text than fits into the window of a model that takes a million tokens.
-_MOST_SESSION_CHARS: Final = 4 << 20
+MOST_SESSION_CHARS: Final = 4 << 20
 
 
 async def read_past(
@@ -138,19 +139,20 @@ async def read_session(
     origin: RunOrigin,
     *,
     messages: int,
+    chars: int = MOST_SESSION_CHARS,
     asked: Message | None = None,
     own_row_id: str | None = None,
     until: Cutoff | None = None,
     tail: Tail = WHOLE,
     waiting: Sequence[Row] = (),
 ) -> Past:
-    """The newest rows of a session, whole; `stopped_early` when there are older ones.
+    """The newest rows of a session; `stopped_early` when there are older ones.
 
-    Reads in pages, and stops with the row with which there is enough or more text than any model takes. How large the
-    pages are does not show in what is returned.
+    Reads in pages, and stops with the row with which there is enough. How large the pages are does not show in what is
+    returned.
 
     - `origin`: which session, and for which agent: the main one is not given what is internal to others.
-    - `messages`: rows at most.
+    - `messages`, `chars`: rows, and characters in them, at most; one row in any case.
     - `tail`: which rows are under no compaction; where some are, the newest are those that were stored last.
     - `asked`, `own_row_id`, `until` and `waiting` are as for `read_past`.
     """
@@ -165,15 +167,14 @@ async def read_session(
         rows += page
         until = until or _up_to_input([*waiting, *page], asked, own_row_id)
         usable = [row for row in _usable(rows, waiting, until) if asked is None or row.get("run_id") != asked.run_id]
-        ends = list(accumulate(map(_chars, usable)))
-        # One is shown, however long it is.
-        kept = usable[: min(messages, max(bisect_right(ends, _MOST_SESSION_CHARS), 1))]
+        ends = list(accumulate(map(chars_of, usable)))
+        kept = usable[: min(messages, max(bisect_right(ends, chars), 1))]
         if len(kept) < len(usable):
             return Past(kept, stopped_early=True)
         if len(page) < page_size:
             return Past(kept)
         most_rows = min(most_rows * 2, _LARGEST_SESSION_PAGE)
-        fitting = _rows_of(_MOST_SESSION_CHARS - sum(ends[-1:]), page)
+        fitting = _rows_of(chars - sum(ends[-1:]), page)
 
 
 async def _session_page(
@@ -187,13 +188,7 @@ async def _session_page(
 
 def _rows_of(chars: int, page: Sequence[Row]) -> int:
     """How many rows fit into so many characters, where rows are as long as those of the page."""
-    return max(chars, 0) * len(page) // max(sum(map(_chars, page)), 1)
-
-
-def _chars(row: Row) -> int:
-    content, metadata = row.get("content"), row.get("metadata")
-    calls = metadata.get("tool_calls") if isinstance(metadata, Mapping) else None
-    return len(content if isinstance(content, str) else str(content)) + (len(str(calls)) if calls else 0)
+    return max(chars, 0) * len(page) // max(sum(map(chars_of, page)), 1)
 
 
 def _without_beginning(shown: Sequence[Utterance], read: Sequence[Utterance]) -> list[str]:

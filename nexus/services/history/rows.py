@@ -3,6 +3,8 @@
 - One malformed row never spoils the rest: it is repaired or not shown, and counted.
 - Times are compared as moments, never as text.
 - What is internal to a sub-agent is marked in its metadata, and shown to that agent alone.
+- Of a message above 4 KiB, objects and lists are recorded as the text that contexts show: hundreds of thousands of
+  small values would have to be made each time the row is read.
 """
 
 import math
@@ -15,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import AGENT_ID, INTERNAL, Message, Role, is_internal, named_agent, parse_moment
 from nexus.core.ports import Row, RunOrigin
+from nexus.core.ports.store import MOST_CALLS
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.text.content import as_text
 
@@ -119,6 +122,8 @@ USAGE: Final = "usage"
 PHASE: Final = "phase"
 THINKING: Final = "thinking"
 _TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
+# A message of more bytes is a large one.
+_LARGE: Final = 4_096
 
 
 class Entry(NamedTuple):
@@ -185,6 +190,13 @@ def read_row(row: Any) -> Entry:
     return Entry(role, row_id, run_id, text, moment, calls, repaired, row)
 
 
+def chars_of(row: Row) -> int:
+    """About how many characters a row holds in its content and its tool calls."""
+    content, metadata = row.get("content"), row.get("metadata")
+    calls = metadata.get("tool_calls") if isinstance(metadata, Mapping) else None
+    return len(content if isinstance(content, str) else str(content)) + (len(str(calls)) if calls else 0)
+
+
 def text_or_empty(value: Any) -> str:
     """A stored value that is a text; `""` for any other."""
     return value if isinstance(value, str) else ""
@@ -245,8 +257,11 @@ def of_run(row: Row, origin: RunOrigin) -> Row:
     return {**row, "session_id": row["session_id"] or origin.session_id, "metadata": row["metadata"] | marks}
 
 
-def llm_row(message: Message) -> Row | None:
-    """The row of a model's result; None for SYSTEM messages (streaming) and results with neither text nor calls."""
+def llm_row(message: Message, size: int = 0) -> Row | None:
+    """The row of a model's result; None for SYSTEM messages (streaming) and results with neither text nor calls.
+
+    `size` is the payload's, in bytes.
+    """
     if message.role is Role.SYSTEM:
         return None
     content: Mapping[str, Any] = message.content if isinstance(message.content, dict) else {"content": message.content}
@@ -257,6 +272,8 @@ def llm_row(message: Message) -> Row | None:
         calls = message.metadata.get("tool_calls", calls)
     if not calls and (text is None or text == ""):
         return None
+    if size > _LARGE:
+        text, calls = _without_structure(text), _calls_without_structure(calls)
     metadata = {
         "source": "llm_result",
         "tool_calls": calls,
@@ -266,24 +283,50 @@ def llm_row(message: Message) -> Row | None:
     return _row(message, "AI", "" if text is None else text, metadata | _given_cost(content, message.metadata))
 
 
-def tool_row(message: Message) -> Row:
-    """The row of a tool's result, without its session. An empty result is a result."""
+def tool_row(message: Message, size: int = 0) -> Row:
+    """The row of a tool's result, without its session. An empty result is a result. `size` as for `llm_row`."""
     content: Mapping[str, Any] = (
         message.content
         if isinstance(message.content, dict) and "result" in message.content
         else {"result": message.content}
     )
     known = {**content, **{key: value for key, value in message.metadata.items() if value is not None}}
-    status = known.get("status", "unknown")
+    status, result = known.get("status", "unknown"), content["result"]
     metadata = {
-        "source": "tool_result",
         "tool_name": known.get("tool_name", "unknown"),
         "status": status,
         "execution_success": known.get("execution_success", status == _SUCCESS),
         "call_id": known.get("call_id", ""),
-        **internal_marks(named_agent(message.metadata)),
     }
-    return _row(message, "TOOL", content["result"], metadata)
+    if size > _LARGE:
+        result = _without_structure(result)
+        metadata = {name: _without_structure(value, most=_ID_CHARS) for name, value in metadata.items()}
+    marks = internal_marks(named_agent(message.metadata))
+    return _row(message, "TOOL", result, {"source": "tool_result", **metadata, **marks})
+
+
+def _without_structure(value: Any, *, most: int | None = None) -> Any:
+    """A text for an object or a list, as contexts show it; with `most`, texts have so many characters at most."""
+    if isinstance(value, dict | list):
+        value = as_text(value)
+    return value[:most] if isinstance(value, str) else value
+
+
+def _calls_without_structure(calls: Any) -> Any:
+    """The tool calls with texts in the place of objects and lists; only the first `MOST_CALLS`."""
+    if not isinstance(calls, list):
+        return _without_structure(calls)
+    return [_call_without_structure(call) for call in calls[:MOST_CALLS] if isinstance(call, dict)]
+
+
+def _call_without_structure(call: Mapping[str, Any]) -> dict[str, Any]:
+    # Name and arguments may be in an object of their own.
+    return {
+        key: {inner: _without_structure(item) for inner, item in value.items()}
+        if key == "function" and isinstance(value, dict)
+        else _without_structure(value)
+        for key, value in call.items()
+    }
 
 
 def stand_in(row: Row, reason: str) -> Row:

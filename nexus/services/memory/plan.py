@@ -13,15 +13,18 @@ Rules of this module:
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from anyio import to_thread
+
 from nexus.core.models import LONG_AGO, SECOND, is_internal, is_object_id
 from nexus.core.ports import MessageStore, Row
 from nexus.core.working_memory import CompactionRequest, Tail, Target
+from nexus.services.history.rows import chars_of
 from nexus.services.history.run_facts import read_facts
 from nexus.services.memory.units import (
     Item,
@@ -39,13 +42,15 @@ from nexus.services.memory.units import (
 
 MOST_ROWS: Final = 5_000
 MOST_LISTED: Final = 2_000
-_PAGE: Final = 500
-# Several times the window of a model that takes a million tokens.
-_MOST_CHARS: Final = 16 << 20
+_PAGE: Final = 200
+# The window of a model that takes a million tokens. What is read of a session is held in memory several times.
+_MOST_CHARS: Final = 4 << 20
 # Runs of which more than the tail is read. Others are over, once they have been silent for long.
 _MOST_RUNS: Final = 100
 # Rows of a run are listed by their own time, which may be wrong.
 _LAST_ROWS: Final = 20
+# What a run's messages say does not matter to whether it is over.
+_EXCERPT: Final = 20
 # The boundary lies this long before the oldest row that is left, for clocks that differ and for inserts under way. It
 # may lie further back where that lists no more than a few `_id`s.
 _SLACK_S: Final = 120
@@ -98,7 +103,7 @@ async def read_tail(
                 continue
             # A row may come twice when others were recorded between two pages.
             rows[row["_id"]] = row
-            chars += _chars(row)
+            chars += chars_of(row)
         if len(page) < _PAGE or (goes_on and not tail.is_all):
             newest = await _read_newest(messages, owner_key, session_id, tail, rows) if goes_on else None
             return TailRows(list(rows.values()), newest)
@@ -114,7 +119,7 @@ async def _read_newest(
         skip += len(page)
         new = {row["_id"]: row for row in page if row["_id"] not in known}
         rows |= new
-        chars += sum(map(_chars, new.values()))
+        chars += sum(map(chars_of, new.values()))
         if len(page) < _PAGE or len(new) < len(page):
             break
     return [*reversed(rows.values())]
@@ -124,17 +129,24 @@ async def look_at_runs(
     messages: MessageStore, owner_key: str, found: TailRows, *, now: datetime, idle: timedelta
 ) -> KnownRuns:
     """Which runs are over or go on, by all their rows, of those that are in the tail in part or without recent rows."""
+    headless, silent = await to_thread.run_sync(_open_runs, found, now, idle, abandon_on_cancel=True)
     over = set()
-    for run_id in headless_runs(found.rows, now=now, idle=idle)[:_MOST_RUNS]:
-        if read_facts(await messages.run_messages(owner_key, run_id, limit=MOST_ROWS)).finished:
+    for run_id in headless[:_MOST_RUNS]:
+        rows = await messages.run_messages(owner_key, run_id, limit=MOST_ROWS, excerpt_chars=_EXCERPT)
+        if (await to_thread.run_sync(read_facts, rows, abandon_on_cancel=True)).finished:
             over.add(run_id)
     alive = set()
-    # Of rows behind the last of these nothing is known either way.
-    for run_id in [] if found.goes_on else silent_runs(found.rows, now=now, idle=idle)[:_MOST_RUNS]:
-        newest = await messages.run_messages(owner_key, run_id, limit=_LAST_ROWS)
+    for run_id in silent[:_MOST_RUNS]:
+        newest = await messages.run_messages(owner_key, run_id, limit=_LAST_ROWS, excerpt_chars=_EXCERPT)
         if any(recorded_at(row) >= now - idle for row in newest):
             alive.add(run_id)
     return KnownRuns(over, alive)
+
+
+def _open_runs(found: TailRows, now: datetime, idle: timedelta) -> tuple[list[str], list[str]]:
+    # Of rows behind the last of these nothing is known either way.
+    silent = [] if found.goes_on else silent_runs(found.rows, now=now, idle=idle)
+    return headless_runs(found.rows, now=now, idle=idle), silent
 
 
 def select(
@@ -310,9 +322,3 @@ def _is_lost_later(row_id: str) -> bool:
 
 def _seconds(row_ids: Collection[str]) -> list[int]:
     return sorted(int(row_id[SECOND], 16) for row_id in row_ids if is_object_id(row_id))
-
-
-def _chars(row: Row) -> int:
-    content, metadata = row.get("content"), row.get("metadata")
-    calls = metadata.get("tool_calls") if isinstance(metadata, Mapping) else None
-    return len(content if isinstance(content, str) else str(content)) + (len(str(calls)) if calls else 0)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
+from anyio import to_thread
 
 from nexus.core.concurrency import ungrouped
 from nexus.core.models import parse_moment
@@ -62,7 +63,7 @@ async def search(store: MemoryStore, messages: MessageStore, caller: Caller, que
     forms = [query, unicodedata.normalize("NFC", query), unicodedata.normalize("NFD", query)]
     for form in (form for form in dict.fromkeys(forms) if len(form) <= LONGEST_QUERY):
         found = await _find(store, messages, caller, form)
-        if places := _places(found, caller, form):
+        if places := await to_thread.run_sync(_places, found, caller, form, abandon_on_cancel=True):
             more = "; there may be more, and a rarer phrase finds them" if found.may_be_more else ""
             count = f"{len(places)} place{'' if len(places) == 1 else 's'}"
             return "\n\n".join([f"{query!r} was found in {count}{more}.", *places])

@@ -22,9 +22,14 @@ def text_of_parts(content: Any) -> str | None:
     """The joined texts of content parts (`{"type": "text", "text": …}` or plain texts); None for anything else."""
     if not isinstance(content, list | tuple) or not content:
         return None
-    found = (part.get("text") if isinstance(part, Mapping) else part for part in content)
-    texts = [text for text in found if isinstance(text, str)]
-    return "\n".join(texts) if len(texts) == len(content) else None
+    texts: list[str] = []
+    for part in content:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        # Most lists are no parts, which shows with the first item.
+        if not isinstance(text, str):
+            return None
+        texts.append(text)
+    return "\n".join(texts)
 
 
 def compact_json(value: Any) -> str:

@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 import anyio
+import bson
 import pytest
 from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
@@ -16,6 +18,9 @@ from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
 from nexus.core.models import new_row_id
 from nexus.core.ports import Row, RunOrigin, Store
+from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, LEFT_OUT, LONGEST_CONTENT, VALUE_LEFT_OUT
+from nexus.core.working_memory import WHOLE
+from nexus.services.memory.search import texts_of
 from tests.nexus.support.drivers import DRIVERS
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import ids, moment, row
@@ -55,7 +60,7 @@ EXCERPTS = [
     ("", ""),
     ("abcdefgh", "abcdefgh"),
     ("abcdXefgh", "abcdefgh"),
-    ("abcd" + "X" * 100_000 + "efgh", "abcdefgh"),
+    ("abcd" + "X" * 60_000 + "efgh", "abcdefgh"),
     ("яяяяXчччч", "яяяячччч"),
     ("abc😀😀😀efg", "abc😀😀efg"),
     ("e\u0301" * 4 + "Xe\u0301", "e\u0301e\u0301" + "e\u0301Xe\u0301"[-4:]),
@@ -250,6 +255,94 @@ async def test_long_contents_lose_their_middle(place: Place) -> None:
     assert [each["content"] for each in reversed(whole)] == [content for content, _ in EXCERPTS]
 
 
+_HALF = LONGEST_CONTENT // 2
+_LISTS: Any = [[]] * 20_000
+_LONG_CALLS: list[Any] = [
+    {"id": "a", "name": "flat", "arguments": {"x": _LISTS}},
+    {"id": "b", "function": {"name": "nested", "arguments": "x" * 5_000}},
+    {"id": "c", "function": {"name": "small", "arguments": '{"x":1}'}},
+    5,
+]
+
+
+def _bson_size(value: Any) -> int:
+    return len(bson.encode({"value": value}))
+
+
+# Changes to a row, and what is read of it.
+BOUNDED: dict[str, tuple[Row, Row]] = {
+    "a text at the limit": ({"content": "я" * 2 * _HALF}, {"content": "я" * 2 * _HALF}),
+    "a long text": (
+        {"content": "a" * _HALF + "X" * 1_000 + "я" * _HALF},
+        {"content": "a" * _HALF + LEFT_OUT.format(1_000) + "я" * _HALF},
+    ),
+    "many lists": ({"content": _LISTS}, {"content": VALUE_LEFT_OUT.format(_bson_size(_LISTS))}),
+    "bytes": ({"content": b"x" * 70_000}, {"content": VALUE_LEFT_OUT.format(_bson_size(b"x" * 70_000))}),
+    "few lists": ({"content": [[], {"a": 1}]}, {"content": [[], {"a": 1}]}),
+    "few lists beside a long call": (
+        {"content": [[]], "metadata": {"tool_calls": _LONG_CALLS[:1]}},
+        {
+            "content": [[]],
+            "metadata": {
+                "tool_calls": [
+                    {"id": "a", "name": "flat", "arguments": ARGUMENTS_LEFT_OUT.format(_bson_size(_LONG_CALLS[0]))}
+                ]
+            },
+        },
+    ),
+    "long calls": (
+        {"metadata": {"tool_calls": _LONG_CALLS, "source": "llm_result"}},
+        {
+            "metadata": {
+                "tool_calls": [
+                    {"id": "a", "name": "flat", "arguments": ARGUMENTS_LEFT_OUT.format(_bson_size(_LONG_CALLS[0]))},
+                    {"id": "b", "name": "nested", "arguments": ARGUMENTS_LEFT_OUT.format(_bson_size(_LONG_CALLS[1]))},
+                    *_LONG_CALLS[2:],
+                ],
+                "source": "llm_result",
+            }
+        },
+    ),
+    "metadata without calls": (
+        {"metadata": {"tool_calls": "x", "status": _LISTS, "call_id": "c"}},
+        {"metadata": {"call_id": "c"}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "read"), BOUNDED.values(), ids=BOUNDED.keys())
+async def test_rows_come_in_bounded_size(place: Place, changes: Row, read: Row) -> None:
+    """What would be long to read is marked, in every read; and a neighbour comes whole."""
+    rows = [row(number, role="AI", **changes) for number in range(2)]
+    place.plant("messages", [*rows, row(2, content="x" * 500)])
+    async with place.open() as store:
+        session = await store.session_messages("o", "s", limit=9)
+        found = [
+            await store.newest_messages("o", limit=9),
+            await store.all_messages("o", limit=9),
+            await store.tail_messages("o", "s", WHOLE, limit=9),
+            await store.messages_of_ids("o", [each["_id"] for each in session]),
+        ]
+        (of_run,) = await store.run_messages("o", "r1", limit=9)
+        excerpts = await store.newest_messages("o", limit=9, excerpt_chars=200)
+    expected = [row(2, content="x" * 500), *({**each, **read} for each in rows[::-1])]
+    assert [{name: value for name, value in each.items() if name != "_id"} for each in session] == expected
+    for each in found:
+        assert sorted(each, key=itemgetter("_id"), reverse=True) == session
+    assert of_run == session[1]
+    assert [len(each["content"]) for each in excerpts if isinstance(each["content"], str)] <= [400] * 3
+    assert [each["metadata"] for each in excerpts] == [each["metadata"] for each in session]
+
+
+async def test_a_search_finds_what_reads_leave_out(place: Place) -> None:
+    """A phrase in the middle of a long text is found, and comes with all of its text."""
+    content = "a" * 100_000 + " the phrase " + "b" * 100_000
+    place.plant("messages", [row(1, content=content)])
+    async with place.open() as store:
+        (found,) = await store.search_messages("o", "s", "The Phrase", limit=3, texts_of=texts_of)
+    assert found["content"] == content
+
+
 async def test_an_excerpt_has_the_calls_of_its_metadata(place: Place) -> None:
     """Of metadata the tool calls are left, as they are, whatever lies around; and the row is otherwise as it was."""
     calls = [{"id": "c", "function": {"name": "f", "arguments": {"$ref": "x", "$id": [{"$ref": 1, "$id": 2}]}}}]
@@ -321,8 +414,8 @@ async def test_rows_of_runs(place: Place) -> None:
 
 
 async def test_the_first_input(place: Place) -> None:
-    """The oldest row of a human of a session, and of a run, whole; none that is internal to a sub-agent."""
-    long = "x" * 100_000
+    """The oldest row of a human of a session, and of a run; none that is internal to a sub-agent."""
+    long = "x" * 60_000
     async with place.open() as store:
         assert await store.first_input("o", "s") is None
         await insert_all(store, [row(9), row(2, content=long), row(5), row(0, role="AI"), row(1, metadata=INTERNAL)])
@@ -358,10 +451,10 @@ async def test_the_session_of_a_run(place: Place) -> None:
 
 @pytest.mark.parametrize("of_run", [True, False])
 async def test_the_rows_of_a_run_or_a_session(place: Place, *, of_run: bool) -> None:
-    """Newest first and whole, of every role, in pages that follow on each other; none of another one or owner."""
+    """Newest first, of every role, in pages that follow on each other; none of another one or owner."""
     field = "run_id" if of_run else "session_id"
     rows = [
-        row(number, role=role, content=f"{number}{'x' * 100_000}", **{field: "s"}) for number, role in enumerate(ROLES)
+        row(number, role=role, content=f"{number}{'x' * 60_000}", **{field: "s"}) for number, role in enumerate(ROLES)
     ]
     if of_run:
         rows[3]["session_id"], rows[4]["metadata"] = "t", INTERNAL

@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 
 from nexus.adapters.mongo import Driver, open_mongo
 from nexus.adapters.mongo.memory import newest_versions
-from nexus.adapters.mongo.messages import HEADER, excerpt
+from nexus.adapters.mongo.projections import HEADER, excerpt
 from nexus.adapters.mongo.schema import NEWEST_FIRST, NOT_SHOWN
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row

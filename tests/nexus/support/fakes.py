@@ -11,7 +11,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import is_object_id, new_row_id, parse_moment, utc_now
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.ports.memory import LONGEST_QUERY
-from nexus.core.ports.store import TextsOf
+from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, LEFT_OUT, LONGEST_CONTENT, VALUE_LEFT_OUT, TextsOf
 from nexus.core.working_memory import Tail
 from nexus.services.memory.search import place_of, tool_of
 from tests.nexus.support.fake_memory import FakeMemoryStore
@@ -19,6 +19,7 @@ from tests.nexus.support.fake_retention import FakeRetention
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.stored import stored
 
+_LARGEST, _LARGEST_CALL = 1 << 16, 1 << 12
 _HIDDEN = {"tool", "system", "command"}
 _HEADER = ("_id", "id", "run_id", "owner_key", "session_id", "role", "timestamp")
 
@@ -97,9 +98,9 @@ class FakeStore:
         return [_excerpt(row, excerpt_chars) for row in shown][skip : skip + limit]
 
     async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
-        """Up to `limit` rows of every role, whole, newest first."""
+        """Up to `limit` rows of every role, newest first."""
         self._ask("all_messages")
-        return [dict(row) for row in self._of(owner_key)[:limit]]
+        return [_excerpt(row, None) for row in self._of(owner_key)[:limit]]
 
     async def messages_of_runs(
         self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int | None = None
@@ -118,10 +119,11 @@ class FakeStore:
     async def session_messages(
         self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
     ) -> list[Row]:
-        """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role."""
+        """Up to `limit` rows of a session after the newest `skip`, newest first, of any role."""
         self._ask("session_messages")
         of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
-        return [dict(row) for row in of_session if _is_seen_by(sub_agent, row)][skip : skip + limit]
+        seen = [row for row in of_session if _is_seen_by(sub_agent, row)]
+        return [_excerpt(row, None) for row in seen[skip : skip + limit]]
 
     async def tail_messages(
         self,
@@ -134,7 +136,7 @@ class FakeStore:
         oldest_first: bool = False,
         sub_agent: str | None = None,
     ) -> list[Row]:
-        """Up to `limit` rows of a session that the tail includes, whole, in the order in which they were stored."""
+        """Up to `limit` rows of a session that the tail includes, in the order in which they were stored."""
         self._ask("tail_messages")
         found = [
             row
@@ -143,13 +145,13 @@ class FakeStore:
             and (_is_seen_by(sub_agent, row) if _is_internal(row) else tail.includes(row["_id"]))
         ]
         found.sort(key=lambda row: (is_object_id(row["_id"]), row["_id"]), reverse=not oldest_first)
-        return [dict(row) for row in found[skip : skip + limit]]
+        return [_excerpt(row, None) for row in found[skip : skip + limit]]
 
     async def messages_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
-        """The rows with these `_id`s, whole and in any order."""
+        """The rows with these `_id`s, in any order."""
         self._ask("messages_of_ids")
         wanted = frozenset(row_ids)
-        return [dict(row) for row in self._of(owner_key) if row["_id"] in wanted]
+        return [_excerpt(row, None) for row in self._of(owner_key) if row["_id"] in wanted]
 
     async def search_messages(
         self,
@@ -175,21 +177,23 @@ class FakeStore:
         ]
         return [dict(row) for row in found[:limit]]
 
-    async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
-        """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""
+    async def run_messages(
+        self, owner_key: str, run_id: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of a run after the newest `skip`, newest first, of any role."""
         self._ask("run_messages")
         of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id]
-        return [dict(row) for row in of_run[skip : skip + limit]]
+        return [_excerpt(row, excerpt_chars) for row in of_run[skip : skip + limit]]
 
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
-        """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
+        """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""
         self._ask("first_input")
         of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
         inputs = [row for row in of_session if row.get("role") == "HUMAN" and not _is_internal(row)]
         return dict(inputs[-1]) if inputs else None
 
     async def run_input(self, owner_key: str, run_id: str) -> Row | None:
-        """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
+        """The oldest row of role HUMAN of a run that is not internal to a sub-agent."""
         self._ask("run_input")
         of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id]
         inputs = [row for row in of_run if row.get("role") == "HUMAN" and not _is_internal(row)]
@@ -283,17 +287,29 @@ def _is_seen_by(sub_agent: str | None, row: Row) -> bool:
 
 
 def _excerpt(row: Row, chars: int | None) -> Row:
-    if chars is None:
-        return dict(row)
     shown = {name: row[name] for name in (*_HEADER, "content", "metadata") if name in row}
+    ends, mark = (LONGEST_CONTENT // 2, LEFT_OUT) if chars is None else (chars, "")
     content, metadata = row.get("content"), row.get("metadata")
-    if isinstance(content, str) and len(content) > 2 * chars:
-        shown["content"] = content[:chars] + content[-chars:]
-    if isinstance(metadata, dict):
-        shown["metadata"] = {
-            name: value for name, value in metadata.items() if name in {"tool_calls", "sub_agent_internal"}
-        }
+    if isinstance(content, str) and len(content) > 2 * ends:
+        shown["content"] = content[:ends] + mark.format(len(content) - 2 * ends) + content[-ends:]
+    elif not isinstance(content, str) and _size(content) > _LARGEST:
+        shown["content"] = VALUE_LEFT_OUT.format(_size(content))
+    if isinstance(metadata, dict) and len(bson.encode(metadata)) > _LARGEST:
+        calls = metadata.pop("tool_calls", None) if (metadata := dict(metadata)) else None
+        kept = {name: value for name, value in metadata.items() if _size(value) <= _LARGEST_CALL}
+        shown["metadata"] = kept | ({"tool_calls": list(map(_call, calls))} if isinstance(calls, list) else {})
     return shown
+
+
+def _call(call: Any) -> Any:
+    if _size(call) <= _LARGEST_CALL:
+        return call
+    name = call.get("function", call)["name"]
+    return {"id": call["id"], "name": name, "arguments": ARGUMENTS_LEFT_OUT.format(_size(call))}
+
+
+def _size(value: Any) -> int:
+    return len(bson.encode({"value": value}))
 
 
 def _first(documents: list[Row], name: str, value: str) -> Row | None:

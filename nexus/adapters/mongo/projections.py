@@ -1,0 +1,91 @@
+"""What reads of recorded messages ask the server for: rows of bounded size, whatever is stored (contract §2).
+
+Long texts, and values that take long to decode, never leave the server. The size of a row is known to the server
+without looking at what is in it, so that only large rows are looked at.
+"""
+
+from typing import Any, Final
+
+from nexus.core.models import AGENT_ID, INTERNAL
+from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, LEFT_OUT, LONGEST_CONTENT, MOST_CALLS, VALUE_LEFT_OUT
+
+Expression = Any
+
+HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
+# Of metadata that are too large, what is left besides the tool calls, each unless it is large itself.
+_KEPT: Final = (
+    *("source", "has_tool_calls", "tool_name", "status", "execution_success", "call_id", "usage", "phase"),
+    *(INTERNAL, AGENT_ID),
+)
+_LARGEST: Final = 1 << 16
+_LARGEST_CALL: Final = 1 << 12
+_CONTENT: Final = "$content"
+_CALLS: Final = "$metadata.tool_calls"
+
+
+def excerpt(chars: int, mark: str = "") -> dict[str, Any]:
+    """The projection that leaves the first and last `chars` code points of contents longer than twice as many.
+
+    `mark` comes between the two, with the number of those that are left out in the place of `{}`.
+    """
+    text = _if(_is_type(_CONTENT, "string"), _ends(chars, mark), _bounded_value())
+    return {**HEADER, "content": _of_large_rows(text, _CONTENT, min(2 * chars, _LARGEST)), "metadata": _METADATA}
+
+
+def _ends(chars: int, mark: str) -> Expression:
+    first, last = ({"$substrCP": [_CONTENT, start, chars]} for start in (0, {"$subtract": ["$$length", chars]}))
+    between = _filled(mark, {"$subtract": ["$$length", 2 * chars]}) if mark else []
+    cut = _if({"$gt": ["$$length", 2 * chars]}, {"$concat": [first, *between, last]}, _CONTENT)
+    # Only the length in bytes is known without reading the text.
+    long = {"$let": {"vars": {"length": {"$strLenCP": _CONTENT}}, "in": cut}}
+    return _if({"$gt": [{"$strLenBytes": _CONTENT}, 2 * chars]}, long, _CONTENT)
+
+
+def _bounded_value() -> Expression:
+    size = _size(_CONTENT)
+    is_large = {"$and": [{"$ne": [{"$type": _CONTENT}, "string"]}, {"$gt": [size, _LARGEST]}]}
+    return _if(is_large, {"$concat": _filled(VALUE_LEFT_OUT, size)}, _CONTENT)
+
+
+def _bounded_metadata() -> Expression:
+    is_large = {"$and": [_is_type("$metadata", "object"), {"$gt": [{"$bsonSize": "$metadata"}, _LARGEST]}]}
+    small = {
+        name: _if({"$gt": [_size(f"$metadata.{name}"), _LARGEST_CALL]}, "$$REMOVE", f"$metadata.{name}")
+        for name in _KEPT
+    }
+    shortened = {
+        "id": "$$call.id",
+        "name": {"$ifNull": ["$$call.function.name", "$$call.name"]},
+        "arguments": {"$concat": _filled(ARGUMENTS_LEFT_OUT, _size("$$call"))},
+    }
+    call = _if({"$gt": [_size("$$call"), _LARGEST_CALL]}, shortened, "$$call")
+    calls = {"$map": {"input": {"$slice": [_CALLS, MOST_CALLS]}, "as": "call", "in": call}}
+    return _if(is_large, {**small, "tool_calls": _if({"$isArray": _CALLS}, calls, "$$REMOVE")}, "$metadata")
+
+
+def _of_large_rows(shortened: Expression, whole: Expression, most: int) -> Expression:
+    """The value shortened in rows of more than `most` bytes."""
+    return _if({"$gt": [{"$bsonSize": "$$ROOT"}, most]}, shortened, whole)
+
+
+def _if(condition: Expression, then: Expression, otherwise: Expression) -> Expression:
+    return {"$cond": [condition, then, otherwise]}
+
+
+def _is_type(value: Expression, name: str) -> Expression:
+    return {"$eq": [{"$type": value}, name]}
+
+
+def _size(value: Expression) -> Expression:
+    return {"$bsonSize": {"value": value}}
+
+
+def _filled(mark: str, count: Expression) -> list[Expression]:
+    before, after = mark.format("\0").split("\0")
+    return [before, {"$toString": count}, after]
+
+
+_METADATA: Final = _of_large_rows(_bounded_metadata(), "$metadata", _LARGEST)
+# Rows as `MessageStore` gives them, and with texts of any length.
+BOUNDED: Final = excerpt(LONGEST_CONTENT // 2, LEFT_OUT)
+WHOLE_TEXTS: Final = {**HEADER, "content": _of_large_rows(_bounded_value(), _CONTENT, _LARGEST), "metadata": _METADATA}
