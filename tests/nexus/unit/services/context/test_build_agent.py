@@ -159,6 +159,20 @@ class TestRun:
         assert content["context"]["blocks"][-1]["sources"] == ["ai_1", "tool_1"]
         assert content["context"]["blocks"][-1]["index"] == count
 
+    async def test_long_contents(self) -> None:
+        """Are shown without their middle, and counted; and the run goes on with the same bytes."""
+        rows = past(3)
+        for row in rows[1::2]:
+            row["content"] = "a" * 50_000 + row["content"] + "z" * 50_000
+        async with agent_parts() as parts:
+            parts.store.plant("messages", rows)
+            first = await parts.build(asking())
+            content = await parts.build(asking(request_id="msg_2", later=LATER))
+        shown = "a" * 32_768 + "\n(left out here: 34468 characters)\n" + "z" * 32_768
+        assert history(first) == ["HUMAN 0", shown, "HUMAN 1", shown, "HUMAN 2", shown]
+        assert sum(block["truncated"] for block in first["context"]["blocks"]) == 3
+        assert content["messages"][: len(first["messages"])] == first["messages"]
+
     @pytest.mark.parametrize("layout", ["agent", "dialogue"])
     @pytest.mark.parametrize("later", [[], LATER], ids=["first", "continued"])
     async def test_what_was_kept_is_gone(self, layout: str, later: list[dict[str, Any]]) -> None:

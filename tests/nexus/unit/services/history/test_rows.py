@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role, parse_moment
-from nexus.services.history.rows import at_offset, llm_row, parse_offset
+from nexus.services.history.rows import at_offset, llm_row, parse_offset, tool_row
+from nexus.services.history.tool_calls import read_tool_calls
+from nexus.services.text.content import as_text
 from tests.nexus.support.rows import START
 
 HALF_PAST_THREE = datetime(2025, 12, 10, 15, 30, tzinfo=UTC)
@@ -165,3 +167,55 @@ class TestClocks:
     def test_the_ends_of_the_calendar_are_shown_in_utc(self, moment: datetime, minutes_west: int) -> None:
         """Where the clock would leave the years 1 to 9999."""
         assert at_offset(moment, minutes_west).isoformat() == moment.isoformat()
+
+
+SMALL, LARGE = 4_096, 4_097
+
+
+def sent(role: Role, content: Any, **metadata: Any) -> Message:
+    """A result."""
+    return Message(id="a", run_id="r", owner_key="o", role=role, content=content, timestamp=START, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        [[]] * 5_000,
+        {f"k{number}": number for number in range(2_000)},
+        [{"type": "text", "text": "one"}, "two"],
+        [{"type": "image", "data": "x" * 5_000}, {"type": "text", "text": "two"}],
+        {"unicode": "я\u2028😀", "n": 0.80},
+        "text",
+        5,
+        None,
+        True,
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_large_result_is_recorded_as_the_text_that_contexts_show(result: Any) -> None:
+    """The same bytes are shown, and nothing structured is stored; of a small message everything stays as it came."""
+    message = sent(Role.TOOL, {"result": result, "tool_name": [[]] * 900, "call_id": "c" * 300, "status": "success"})
+    small, large = tool_row(message, SMALL), tool_row(message, LARGE)
+    assert small["content"] == result
+    assert not isinstance(large["content"], dict | list)
+    assert as_text(large["content"]) == as_text(result)
+    assert large["metadata"] == {
+        "source": "tool_result",
+        "tool_name": as_text([[]] * 900)[:256],
+        "call_id": "c" * 256,
+        "status": "success",
+        "execution_success": True,
+    }
+
+
+@pytest.mark.parametrize("nested", [True, False], ids=["nested", "flat"])
+def test_calls_of_a_large_message(nested: bool) -> None:
+    """Say the same with their arguments as JSON text; no more than 128 are recorded."""
+    call = {"name": "write", "arguments": {"lists": [[]] * 2_000, "text": "я"}}
+    calls: list[Any] = [{"id": f"c{number}", **({"function": call} if nested else call)} for number in range(130)]
+    row = llm_row(sent(Role.AI, {"content": {"a": [[]]}, "tool_calls": [5, *calls]}), LARGE)
+    assert row is not None
+    stored = row["metadata"]["tool_calls"]
+    assert row["content"] == '{"a":[[]]}'
+    assert all(isinstance((each["function"] if nested else each)["arguments"], str) for each in stored)
+    assert read_tool_calls(stored) == read_tool_calls(calls)[:127]
