@@ -9,7 +9,7 @@ from pymongo import ASCENDING, ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
 from nexus.adapters.mongo.client import Calls, Operations, driver_call
-from nexus.adapters.mongo.messages import HEADER
+from nexus.adapters.mongo.projections import HEADER
 from nexus.adapters.mongo.schema import id_of, id_text, of_session, unchanged
 from nexus.core.models import INTERNAL
 from nexus.core.ports import Row

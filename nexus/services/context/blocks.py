@@ -118,7 +118,7 @@ class Passage:
                 "bytes": len(compact(self.messages)),
                 **({"tokens": sum(map(measure.message, self.messages))} if measure else {}),
                 "sources": [origin.source for origin in origins if origin.source],
-                "truncated": 0,
+                "truncated": sum(origin.truncated for origin in origins),
                 "dropped": self.dropped,
                 "escaped": sum(origin.escaped for origin in origins) + count_parted(self.messages),
             }

@@ -1,12 +1,13 @@
 """What anyio lacks."""
 
 import asyncio
+import threading
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from nexus.core.concurrency import OuterHandler, Pending, items_of, supervised
+from nexus.core.concurrency import OuterHandler, Pending, computed, items_of, supervised
 from nexus.core.metrics import Event
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.virtual_time import VirtualLoop
@@ -95,3 +96,11 @@ async def test_what_ends_a_task_passes_the_outer_handler() -> None:
         await checkpoint()
     assert scope.cancelled_caught
     assert (handler.failed, metrics.counted) == (False, {})
+
+
+@pytest.mark.parametrize(("chars", "in_thread"), [(0, False), (131_072, False), (131_073, True)])
+async def test_long_work_leaves_the_loop(chars: int, *, in_thread: bool) -> None:
+    """Pure work on much text is done in another thread, all else at once; an error of it comes through either way."""
+    assert (await computed(chars, threading.get_ident) != threading.get_ident()) is in_thread
+    with pytest.raises(ZeroDivisionError):
+        await computed(chars, lambda: 1 // 0)
