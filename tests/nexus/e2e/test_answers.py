@@ -21,7 +21,6 @@ from tests.nexus.e2e.harness import (
     requesting,
     serving,
 )
-from tests.nexus.support.waiting import until
 
 GOLDEN = Path(__file__).parent / "golden" / "dialogue"
 CITY = {"city": {"type": "string", "description": "Where"}}
@@ -109,40 +108,6 @@ async def test_bad_requests(environment: Environment, channel_prefix: str) -> No
     events = [line["event"] for line in service.log]
     assert "draining" in events
     assert events[-1] == "stopped"
-
-
-@pytest.mark.usefixtures("mode")
-async def test_a_request_id_that_others_use_too(environment: Environment) -> None:
-    """Of another owner, unreadable, of another run: the owner's request is built whoever came first, and each is told.
-
-    Another request of the same owner under the id is a conflict.
-    """
-    mine = a_request(metadata={"deadline_ms": 60_000})
-    payload = json.dumps(mine).encode()
-    another_run = {**mine, "content": {**mine["content"], "id": "run_of_eve"}}
-    theirs = [
-        (json.dumps(a_request(owner="eve") | {"id": mine["id"]}).encode(), "success"),
-        (payload[:-10], "INVALID_REQUEST"),
-        (json.dumps({**mine, "role": "NOBODY"}).encode(), "INVALID_REQUEST"),
-        (json.dumps({**mine, "content": "garbage"}).encode(), "INVALID_REQUEST"),
-        (json.dumps({**mine, "content": {**mine["content"], "owner_key": "eve"}}).encode(), "OWNER_MISMATCH"),
-        (json.dumps(another_run).encode(), "INVALID_REQUEST"),
-    ]
-    copy = (json.dumps({**mine, "role": "AI"}).encode(), "ID_CONFLICT")
-    sent = [*theirs[::2], (payload, "success"), *theirs[1::2], copy]
-    async with serving(environment) as service, requesting(environment) as requester:
-        for each, _ in sent:
-            await requester.publish(REQUEST, each)
-
-        async def all_answered() -> bool:
-            return len(requester.answers.get(mine["id"], ())) >= len(sent)
-
-        await until(all_answered)
-        answers = [answer for _, answer in requester.answers[mine["id"]]]
-    assert service.errors == []
-    told = {answer["metadata"]["request_sha256"]: answer["content"] for answer in answers}
-    codes = {key: content.get("error", {}).get("code", "success") for key, content in told.items()}
-    assert codes == {hashlib.sha256(each).hexdigest(): code for each, code in sent}
 
 
 @pytest.mark.usefixtures("mode")

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -14,6 +15,11 @@ from tests.nexus.support.desk import Desk
 ADA: Final = ("--owner", "ada")
 NO_REDIS: Final = {"NEXUS_BUS__URL": "redis://127.0.0.1:1/0"}
 NO_MONGODB: Final = {"NEXUS_DATABASE__URI": "mongodb://127.0.0.1:1", "NEXUS_DATABASE__TIMEOUT_MS": "100"}
+NO_CERTIFICATE_OF_REDIS: Final = {"NEXUS_BUS__URL": "rediss://127.0.0.1:1/0?ssl_ca_certs=/no/such.pem"}
+NO_CERTIFICATE_OF_MONGODB: Final = {
+    "NEXUS_DATABASE__URI": "mongodb://127.0.0.1:1/?tls=true&tlsCAFile=/no/such.pem",
+    "NEXUS_BUS__MODE": "memory",
+}
 ONE_PROCESS: Final = {"NEXUS_BUS__MODE": "memory"}
 SEE_REDIS: Final = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
 
@@ -62,6 +68,10 @@ def test_only_what_is_called_is_imported() -> None:
         (("state", "show", "--owner", "\udcff"), "--owner and --session: UTF-8 text is needed"),
         (("state", "show", *ADA, "--session", ""), "--session: a text of 1 to 256 characters is needed"),
         (("state", "clear", *ADA, "--part", "todo"), "--part: 'todo' is unknown; allowed: role, sub_agent_roles"),
+        (("state", "show", "--owner", "ada\ufffd"), "--owner: NUL, U+FFFD and half a surrogate pair are not allowed"),
+        (("state", "show", *ADA, "--session", "s\ufffd"), "--session: NUL, U+FFFD and half a surrogate pair are not"),
+        (("session", "import", ".", "--owner", "ada\ufffd"), "--owner: NUL, U+FFFD and half a surrogate pair are not"),
+        (("request", "--owner", "ada\ufffd", "--input", "x"), "--owner: NUL, U+FFFD and half a surrogate pair are not"),
         (("turns", "list", "--owner", ""), "--owner: String should have at least 1 character"),
         (("turns", "list", *ADA, "--search", "x" * 251), "--search: more than 250 characters"),
         (("turns", "list", *ADA, "--search", "\udcff"), "--search: UTF-8 text is needed"),
@@ -100,6 +110,13 @@ async def test_words_that_are_wrong(words: Sequence[str], fault: str) -> None:
         (("state", "send", *ADA, "-"), NO_REDIS, f"Redis does not do what was asked (ConnectionError): {SEE_REDIS}"),
         (("dead-letters", "list"), NO_REDIS, f"Redis does not do what was asked (ConnectionError): {SEE_REDIS}"),
         (("turns", "list", *ADA), NO_MONGODB, "MongoDB does not do what was asked (ServerSelectionTimeoutError): see"),
+        (("doctor",), NO_CERTIFICATE_OF_REDIS, "bus.url: ssl_ca_certs /no/such.pem: cannot be used: No such file"),
+        (("doctor",), NO_CERTIFICATE_OF_MONGODB, "database.uri: tlsCAFile /no/such.pem: cannot be used: No such file"),
+        (
+            ("turns", "list", *ADA),
+            NO_CERTIFICATE_OF_MONGODB,
+            "database.uri: tlsCAFile /no/such.pem: cannot be used: No",
+        ),
         (("state", "clear", *ADA), ONE_PROCESS, "bus.mode is memory: there is no other process to tell"),
         (("dead-letters", "replay", "1-1"), ONE_PROCESS, "bus.mode is memory: its dead letters are inside the proce"),
     ],
@@ -108,3 +125,18 @@ async def test_words_that_are_wrong(words: Sequence[str], fault: str) -> None:
 async def test_servers_that_are_away(words: Sequence[str], environment: Mapping[str, str], fault: str) -> None:
     """The server and what to do about it are named in one line; exit code 1."""
     assert (await Desk(words[0], environment).refused(*words[1:], stdin=b"{}")).startswith(fault)
+
+
+async def test_a_settings_file_that_others_may_read(tmp_path: Path) -> None:
+    """The doctor warns of the secrets in it, and goes on."""
+    path = tmp_path / "nexus.yml"
+    path.write_text("bus: {url: 'redis://:hunter2@127.0.0.1:1/0'}\ndatabase: {uri: 'mongodb://127.0.0.1:1'}\n")
+    path.chmod(0o644)
+    result = await Desk("doctor", {}).run("--quick", "--config", str(path))
+    assert result.returncode == 1
+    warning, bus, *_ = result.stdout.splitlines()
+    assert (
+        warning == f"warning: {path}: holds secrets, and its mode 0644 lets others read them; chmod 600 {path} mends it"
+    )
+    assert bus.startswith("wrong  bus: ")
+    assert "hunter2" not in result.stdout + result.stderr
