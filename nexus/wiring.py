@@ -285,5 +285,6 @@ def request_settings(settings: BusSettings) -> RequestSettings:
         answer_ttl_ms=settings.answer_ttl_s * 1_000,
         max_payload_bytes=settings.max_payload_bytes,
         max_in_flight=settings.max_in_flight,
+        max_in_flight_per_owner=settings.max_in_flight_per_owner,
         signing=signing_of(settings.signing),
     )

@@ -105,6 +105,9 @@ class MemoryBus:
         """Listen to all topics: every subscriber receives everything."""
         return self.subscribe(*(item.topic for item in work), *news)
 
+    def set_aside(self, delivery: Delivery, *, aside: bool) -> None:
+        """Do nothing: everything is handed out."""
+
     def done(self, delivery: Delivery) -> None:
         """Do nothing: the delivery is forgotten already."""
 

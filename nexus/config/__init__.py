@@ -112,6 +112,7 @@ class BusSettings(_Section):
     stream_keep_s: int = Field(default=600, ge=60, le=604_800)
     max_payload_bytes: int = Field(default=1_048_576, ge=1_024, le=67_108_864)
     max_in_flight: int = Field(default=256, ge=1, le=65_536)
+    max_in_flight_per_owner: int = Field(default=32, ge=1, le=65_536)
     heartbeat_s: float = Field(default=3.0, ge=0.05, le=60)
     dead_letter_bodies: bool = False
     dead_letter_max: int = Field(default=10_000, ge=1, le=1_000_000)

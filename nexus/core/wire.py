@@ -52,6 +52,7 @@ _TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z(?P<cut>))|([\[{])
 # than 308 digits.
 _MAY_OVERFLOW = re.compile(rb"[\s:,\[-](?:[\d.]++[eE]\+?\d\d|[\d.]{309})")
 _CONTAINERS: Final = (dict, list)
+_BYTES_A_VALUE, _BYTES_A_CONTAINER = 8, 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,13 @@ def explain(error: ValidationError, prefix: str = "") -> str:
     return f"{path.lstrip('.') or 'message'}: {first['msg']}" + (f" (and {more} more)" if more else "")
 
 
-def find_ids(payload: bytes) -> EnvelopeIds | None:
+def memory_of(payload: bytes) -> int:
+    """About how many bytes a payload takes once it is read: each small value takes many times its own."""
+    values = payload.count(b",") + payload.count(b":")
+    return len(payload) + _BYTES_A_VALUE * values + _BYTES_A_CONTAINER * (payload.count(b"[") + payload.count(b"{"))
+
+
+def find_ids(payload: bytes, most_tokens: int = _SEARCHED_TOKENS) -> EnvelopeIds | None:
     """The ids at the top of a JSON object, found without parsing it; None without a message id and a run id."""
     found: dict[str, str] = {}
     depth = 0
@@ -207,7 +214,7 @@ def find_ids(payload: bytes) -> EnvelopeIds | None:
     if b"{" not in payload[:_BEGINNING]:
         return None
     for count, token in enumerate(_TOKEN.finditer(payload, 0, _SEARCHED_BYTES)):
-        if count > _SEARCHED_TOKENS or token["cut"] is not None:
+        if count > most_tokens or token["cut"] is not None:
             break
         text, colon, _, opening, closing = token.groups()
         if opening:

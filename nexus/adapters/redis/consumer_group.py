@@ -1,6 +1,7 @@
 """One topic of a service's work, read through a consumer group (contract §1.5, mode `streams`).
 
-- What is read and not yet `done` is in hand. No more is read than may be in hand, so the stream is the queue.
+- What is read and not yet `done` is in hand. No more is read than may be in hand, so the stream is the queue. What is
+  set aside, since its owner has its share or it is to be refused, keeps no entry behind it from being read.
 - What is in hand has its lease renewed: while this process lives, no other consumer is handed it, however long it
   takes. What is done and not acknowledged yet is renewed as well, so that it does not come again. What is left at the
   end is given back, and can be taken over at once.
@@ -158,7 +159,7 @@ class GroupReader:
             await self._take_surplus()
 
     async def _take_surplus(self) -> None:
-        free = min(_MOST_SURPLUS - self.in_hand.surplus, _READ_AT_ONCE, self._room_for_bytes(2 * _MOST_BYTES))
+        free = min(_MOST_SURPLUS - len(self.in_hand.aside), _READ_AT_ONCE, self._room_for_bytes(2 * _MOST_BYTES))
         if free < 1:
             return
         found = await self._shed([self._key], [*self._names, self._work.most, free])
@@ -175,8 +176,9 @@ class GroupReader:
 
     def _room(self) -> int:
         """How many entries may be read now."""
-        free = self._work.most - len(self.in_hand) + self.in_hand.surplus
-        return min(free, _READ_AT_ONCE, self._room_for_bytes(_MOST_BYTES))
+        aside = len(self.in_hand.aside)
+        free = self._work.most - len(self.in_hand) + aside
+        return min(free, max(self._work.aside, _MOST_SURPLUS) - aside, _READ_AT_ONCE, self._room_for_bytes(_MOST_BYTES))
 
     def _room_for_bytes(self, most: int) -> int:
         """How many entries as large as the largest of late there is room for; one, as long as there is any."""
@@ -203,7 +205,7 @@ class EntriesInHand:
 
     def __init__(self, client: Redis, topic: str, key: str, names: tuple[str, str], lease_ms: int) -> None:
         self.bytes = 0  # of the payloads
-        self.surplus = 0  # how many are to be refused
+        self.aside: set[str] = set()  # entries that are to be refused, or wait for their owner's turn
         self._client = client
         self._topic = topic
         self._key = key
@@ -232,15 +234,24 @@ class EntriesInHand:
             return False
         self._in_hand[delivery.entry] = delivery
         self.bytes += len(delivery.payload)
-        self.surplus += delivery.surplus
+        if delivery.surplus:
+            self.aside.add(delivery.entry)
         return True
+
+    def set_aside(self, delivery: Delivery, *, aside: bool) -> None:
+        """Let an entry wait without its place, or give it one again."""
+        if aside and delivery.entry in self._in_hand:
+            self.aside.add(delivery.entry)
+            self._freed.set()
+        elif not aside:
+            self.aside.discard(delivery.entry)
 
     def done(self, delivery: Delivery, *, acknowledged: bool = False) -> None:
         """Let go of an entry; it is acknowledged soon, unless it has been."""
         if self._in_hand.pop(delivery.entry, None) is None:
             return
         self.bytes -= len(delivery.payload)
-        self.surplus -= delivery.surplus
+        self.aside.discard(delivery.entry)
         self._freed.set()
         if not acknowledged:
             self._to_acknowledge[delivery.entry] = None

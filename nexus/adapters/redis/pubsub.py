@@ -61,6 +61,9 @@ class RedisPubSubBus:
         """Listen to all topics: pub/sub hands everything to every subscriber."""
         return self.subscribe(*dict.fromkeys([*(item.topic for item in work), *news]))
 
+    def set_aside(self, delivery: Delivery, *, aside: bool) -> None:
+        """Do nothing: pub/sub hands out everything."""
+
     def done(self, delivery: Delivery) -> None:
         """Do nothing: pub/sub has forgotten the delivery already."""
 

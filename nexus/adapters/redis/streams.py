@@ -95,6 +95,11 @@ class RedisStreamsBus:
         """Take part in the group's work, and receive the news."""
         return self._listening(tuple(work), tuple(dict.fromkeys(news)))
 
+    def set_aside(self, delivery: Delivery, *, aside: bool) -> None:
+        """Read on while the entry waits, or count it in hand again."""
+        for reader in self._readers_of(delivery):
+            reader.in_hand.set_aside(delivery, aside=aside)
+
     def done(self, delivery: Delivery) -> None:
         """Acknowledge the entry, with the next others."""
         for reader in self._readers_of(delivery):

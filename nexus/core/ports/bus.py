@@ -34,7 +34,8 @@ class Work:
     """A topic with messages that are shared out among the replicas."""
 
     topic: str
-    most: int  # how many one replica may have in hand at once
+    most: int  # how many one replica may have in hand at once, without those that are set aside
+    aside: int = 0  # how many may be set aside
     sheds: bool = False  # messages that wait beyond `most` for all replicas are handed out as `surplus`
 
 
@@ -72,6 +73,9 @@ class Bus(Protocol):
         On a bus that keeps messages each message of `work` goes to one replica, `shared`, which has it in hand until it
         is `done`; what is left undone at the end of the context goes to another. News reach every replica.
         """
+
+    def set_aside(self, delivery: Delivery, *, aside: bool) -> None:
+        """Let others be handed out while this delivery waits for its turn or its refusal; or count it in hand again."""
 
     def done(self, delivery: Delivery) -> None:
         """Let the bus know, soon, that this delivery need not be handed out again. Never waits."""

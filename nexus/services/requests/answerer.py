@@ -2,8 +2,9 @@
 
 Rules of this module:
 
-- Work is bounded: `max_in_flight` builds, on a bus that keeps nothing as many waiting requests, beyond that OVERLOADED.
-  A bus that keeps messages is the queue itself, and marks the surplus.
+- Work is bounded: `max_in_flight` builds, `max_in_flight_per_owner` of one owner, as many waiting requests, beyond that
+  OVERLOADED. Owners share all of it as in `nexus.core.fairness`. What waits for its owner's turn or is refused keeps
+  nothing else from being built. A bus that keeps messages is the queue itself beyond that, and marks the surplus.
 - On a bus that keeps nothing every replica receives every request. A replica without room waits a moment before it
   refuses one: another replica with room will have claimed it. The same bytes are accepted once at a time: a request
   that is sent again while it waits is not refused.
@@ -16,19 +17,21 @@ Rules of this module:
 """
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Final, NamedTuple, Self
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Self
 
 import anyio
 import structlog
-from anyio.streams.memory import MemoryObjectSendStream
 
 from nexus.core.concurrency import Pending, supervised
-from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
+from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError
+from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading, Stage
 from nexus.core.models import Message
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, OutboxRow, RequestLedger
+from nexus.core.wire import memory_of
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.request import Deadline, deadline_ms
 from nexus.services.requests.claims import (
@@ -37,16 +40,17 @@ from nexus.services.requests.claims import (
     Claims,
     DeadLetterWriter,
 )
-from nexus.services.requests.envelope import IncomingRequest, RequestSettings, read_incoming
+from nexus.services.requests.envelope import IncomingRequest, RequestSettings
 
 _log = structlog.get_logger(__name__)
 
 _TASK: Final = "requests"
 # Refusals that may wait, and how many are answered at once. Beyond that requests are dropped and logged: a sender that
 # resends asks again.
-_MOST_REFUSALS: Final = 4_096
-_REFUSERS: Final = 16
-_MOST_BYTES: Final = 256 << 20
+MOST_REFUSALS_PER_OWNER: Final = 4_096
+_REFUSERS, _REFUSERS_PER_OWNER = 16, 8
+# As they are in memory once they are read.
+_MOST_WAITING_BYTES: Final = 64 << 20
 # How long a replica without room leaves a request to the others.
 _COURTESY_S: Final = 0.05
 _SHORTEST_RETRY_MS, _LONGEST_RETRY_MS = 100, 60_000
@@ -59,13 +63,6 @@ _ON_ITS_WAY_MS: Final = 120_000
 _REPLAYABLE_MS: Final = 600_000
 # An agent asks at each of its steps, and every answer has all of its session.
 _LARGE: Final = 256 << 10
-
-
-class _Arrived(NamedTuple):
-    """A delivery, and when it came, on the monotonic clock."""
-
-    delivery: Delivery
-    at: float
 
 
 class _Answer(NamedTuple):
@@ -94,85 +91,84 @@ class RequestService:
         self.settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
         self.pending = Pending()
+        self._bus = bus
         self._answerer = Answerer(builder, bus, ledger, dead_letters, self.settings, self._metrics)
-        self._to_answer, self._accepted = anyio.create_memory_object_stream[_Arrived](self.settings.max_in_flight)
-        self._to_refuse, self._surplus = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
+        most, share = self.settings.max_in_flight, self.settings.max_in_flight_per_owner
+        waiting = Room(most, _MOST_WAITING_BYTES)
+        self._builds = FairWorkers[IncomingRequest](
+            self._build, most=most, share=share, waiting=waiting, metrics=self._metrics, task=_TASK
+        )
+        refusals = Room(2 * MOST_REFUSALS_PER_OWNER, _MOST_WAITING_BYTES)
+        self._refusals = FairWorkers[IncomingRequest](
+            self._refuse,
+            most=_REFUSERS,
+            share=_REFUSERS_PER_OWNER,
+            waiting=refusals,
+            metrics=self._metrics,
+            task=_TASK,
+        )
         self._gap_s = 0.0
         self._last_finished: float | None = None
-        self._payloads: set[bytes] = set()
-        self._bytes_pending = 0
-        self._metrics.read_from(Reading.IN_FLIGHT, self._in_flight)
-        self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: self._accepted.statistics().current_buffer_used)
-        self._metrics.read_from(Reading.WAITING_REFUSALS, lambda: self._surplus.statistics().current_buffer_used)
+        # Fingerprints of what a bus that keeps nothing delivered.
+        self._in_hand: set[str] = set()
+        self._metrics.read_from(Reading.IN_FLIGHT, lambda: self._builds.at_work + self._refusals.at_work)
+        self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: waiting.count)
+        self._metrics.read_from(Reading.WAITING_REFUSALS, lambda: refusals.count)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Answer accepted requests until the context ends; wait for `pending` first, to finish them."""
-        with self._to_answer, self._accepted, self._to_refuse, self._surplus:
-            async with anyio.create_task_group() as tasks:
-                for _ in range(self.settings.max_in_flight):
-                    tasks.start_soon(supervised, self._metrics, _TASK, self._answer_all)
-                for _ in range(_REFUSERS):
-                    tasks.start_soon(supervised, self._metrics, _TASK, self._refuse_all)
-                tasks.start_soon(supervised, self._metrics, "leases", self._answerer.claims.renew_all)
-                try:
-                    yield self
-                finally:
-                    tasks.cancel_scope.cancel()
+        async with self._builds.running(), self._refusals.running(), anyio.create_task_group() as tasks:
+            tasks.start_soon(supervised, self._metrics, "leases", self._answerer.claims.renew_all)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
 
-    def offer(self, delivery: Delivery) -> None:
-        """Accept a request from the bus, or have it refused with OVERLOADED. Returns at once."""
-        payload = delivery.payload
-        if not delivery.shared:
-            if payload in self._payloads:
+    def offer(self, request: IncomingRequest) -> None:
+        """Accept a request, or have it refused. Returns at once."""
+        delivery, owner = request.delivery, request.ids.owner_key
+        if not delivery.shared and request.fingerprint in self._in_hand:
+            return
+        # A bus that keeps messages hands out a bounded number of bytes.
+        size = 0 if delivery.shared else memory_of(delivery.payload)
+        to_refuse = delivery.surplus or isinstance(request.asked, RequestError)
+        if to_refuse or not self._builds.is_free(owner):
+            self._bus.set_aside(delivery, aside=True)
+        if to_refuse or not self._builds.offer(owner, request, size):
+            if isinstance(request.asked, Message):
+                request = replace(request, asked=self._overloaded())
+            if not self._refusals.offer(owner, request, size and len(delivery.payload)):
+                self._metrics.count(Event.REQUEST_DROPPED)
+                _log.error("request_dropped", reason="too many refusals are waiting", size=len(delivery.payload))
                 return
-            if self._bytes_pending + len(payload) > _MOST_BYTES:
-                self._drop(delivery, "too many bytes are waiting")
-                return
-        arrived = _Arrived(delivery, time.monotonic())
-        if (not delivery.surplus and _put(self._to_answer, arrived)) or _put(self._to_refuse, arrived):
-            self._begin(delivery)
-        else:
-            self._drop(delivery, "too many refusals are waiting")
-
-    def _drop(self, delivery: Delivery, reason: str) -> None:
-        self._metrics.count(Event.REQUEST_DROPPED)
-        _log.error("request_dropped", reason=reason, size=len(delivery.payload))
-
-    def _begin(self, delivery: Delivery) -> None:
         self.pending.begin()
-        self._bytes_pending += len(delivery.payload)
         if not delivery.shared:
-            self._payloads.add(delivery.payload)
+            self._in_hand.add(request.fingerprint)
 
-    def _finish(self, delivery: Delivery) -> None:
-        self.pending.end()
-        self._bytes_pending -= len(delivery.payload)
-        if not delivery.shared:
-            self._payloads.discard(delivery.payload)
-        if not self.pending.count:
-            # The time until the next request would say nothing about the pace.
-            self._last_finished = None
+    async def _build(self, request: IncomingRequest) -> None:
+        self._bus.set_aside(request.delivery, aside=False)
+        with self._finishing(request):
+            await self._answerer.answer(request)
+            self._measure_pace()
 
-    async def _answer_all(self) -> None:
-        async for arrived in self._accepted:
-            try:
-                await self._answerer.answer(arrived.delivery, arrived.at)
-                self._measure_pace()
-            finally:
-                self._finish(arrived.delivery)
-            # Its payload may be large, and the next request far away.
-            del arrived
+    async def _refuse(self, request: IncomingRequest) -> None:
+        with self._finishing(request):
+            error = request.asked
+            if not request.may_wait and isinstance(error, RequestError) and error.code is ErrorCode.OVERLOADED:
+                await anyio.sleep(max(request.arrived_at + _COURTESY_S - time.monotonic(), 0))
+            await self._answerer.answer(request)
 
-    async def _refuse_all(self) -> None:
-        async for arrived in self._surplus:
-            try:
-                if not arrived.delivery.shared:
-                    await anyio.sleep(max(arrived.at + _COURTESY_S - time.monotonic(), 0))
-                await self._answerer.answer(arrived.delivery, arrived.at, refusal=self._overloaded())
-            finally:
-                self._finish(arrived.delivery)
-            del arrived
+    @contextmanager
+    def _finishing(self, request: IncomingRequest) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.pending.end()
+            self._in_hand.discard(request.fingerprint)
+            if not self.pending.count:
+                # The time until the next request would say nothing about the pace.
+                self._last_finished = None
 
     def _measure_pace(self) -> None:
         now = time.monotonic()
@@ -186,18 +182,6 @@ class RequestService:
         retry_after_ms = min(max(ms, _SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
         reason = f"too many requests are waiting; try again with a new id, in about {retry_after_ms} ms"
         return RequestError(ErrorCode.OVERLOADED, reason, retry_after_ms)
-
-    def _in_flight(self) -> int:
-        waiting = self._accepted.statistics().current_buffer_used + self._surplus.statistics().current_buffer_used
-        return self.pending.count - waiting
-
-
-def _put(stream: MemoryObjectSendStream[_Arrived], arrived: _Arrived) -> bool:
-    try:
-        stream.send_nowait(arrived)
-    except anyio.WouldBlock:
-        return False
-    return True
 
 
 class Answerer:
@@ -216,31 +200,25 @@ class Answerer:
         self._dead_letters = dead_letters
         self._settings = settings
         self._metrics = metrics
+        self._signing = anyio.CapacityLimiter(1)
         self.claims = Claims(bus, ledger, dead_letters, settings, metrics)
 
-    async def answer(self, delivery: Delivery, arrived_at: float, *, refusal: RequestError | None = None) -> None:
-        """Answer a delivery, with a context or with `refusal`. Raises nothing but cancellation.
+    async def answer(self, request: IncomingRequest) -> None:
+        """Answer a request. Raises nothing but cancellation.
 
-        `arrived_at` is on the monotonic clock. Where the bus keeps messages, it goes on until Redis is back.
+        Where the bus keeps messages, it goes on until Redis is back.
         """
         try:
-            request = read_incoming(delivery, arrived_at, self._settings)
-            await self._answer_until_bus_is_back(request, refusal)
-        except UnreadablePayloadError as error:
-            await self.claims.give_up_unreadable(delivery, error)
+            await self._answer_until_bus_is_back(request)
         except Exception:  # noqa: BLE001  # the outermost handler: one message must not end the service
             _log.exception("request_failed")
-            await self.claims.give_up(delivery, "answering it failed", DeadLetterCause.POISON)
+            await self.claims.give_up(request.delivery, "answering it failed", DeadLetterCause.POISON)
 
-    async def _answer_until_bus_is_back(self, request: IncomingRequest, refusal: RequestError | None) -> None:
+    async def _answer_until_bus_is_back(self, request: IncomingRequest) -> None:
         asked_at = request.arrived_at
-
-        async def settle(item: IncomingRequest, claim: Claim) -> None:
-            await self._settle(item, claim, refusal)
-
         while True:
             try:
-                await self.claims.claim(request, asked_at, settle)
+                await self.claims.claim(request, asked_at, self._settle)
             except BusRefusedError as error:
                 await self.claims.give_up(request.delivery, str(error), DeadLetterCause.OTHER, request.ids.id)
             except BusUnavailableError as error:
@@ -253,10 +231,10 @@ class Answerer:
                 # No answer can be sent. The requester sends it again, and the bus will be back.
             return
 
-    async def _settle(self, request: IncomingRequest, claim: Claim, refusal: RequestError | None) -> None:
+    async def _settle(self, request: IncomingRequest, claim: Claim) -> None:
         if isinstance(claim, Acquired):
             async with self.claims.held(claim):
-                answer = await self._answer(request, claim, refusal)
+                answer = await self._answer(request, claim)
                 started = time.monotonic()
                 receivers = await self.claims.conclude(
                     request, claim, request.topic, answer.content, self._keep_ms(answer), answer.outbox
@@ -272,7 +250,7 @@ class Answerer:
         if receivers == 0:
             self._metrics.count(Event.ANSWER_UNHEARD)
 
-    async def _answer(self, request: IncomingRequest, claim: Acquired, refusal: RequestError | None) -> _Answer:
+    async def _answer(self, request: IncomingRequest, claim: Acquired) -> _Answer:
         """The answer to a claimed request. Whatever goes wrong, there is one."""
         ids, asked = request.ids, request.asked
         if claim.attempts > 1:
@@ -284,8 +262,6 @@ class Answerer:
             return _internal(request, "the context could not be built; the dead letters name the request")
         if isinstance(asked, RequestError):
             return _refusal(request, asked)
-        if refusal:
-            return _refusal(request, refusal)
         return await self._build(request, asked, claim)
 
     async def _build(self, request: IncomingRequest, message: Message, claim: Acquired) -> _Answer:
@@ -309,11 +285,17 @@ class Answerer:
                 await self._write_failure(request)
             if isinstance(built.result, RequestError):
                 return _refusal(request, built.result)._replace(outbox=built.outbox)
-            return _Answer(request.answer(built.result), None, built.outbox)
+            return _Answer(await self._encoded(request, built.result), None, built.outbox)
         except Exception:  # noqa: BLE001  # a content that cannot be encoded is answered too
             _log.exception("build_failed", request_id=request.ids.id)
             await self._write_failure(request)
             return _internal(request, "the context could not be built; the service's log says why")
+
+    async def _encoded(self, request: IncomingRequest, content: Mapping[str, Any]) -> bytes:
+        if request.signing is None:
+            return request.answer(content)
+        # A signature needs the canonical form, in Python: a tenth of a second for megabytes of small values.
+        return await anyio.to_thread.run_sync(request.answer, content, limiter=self._signing)
 
     async def _write_failure(self, request: IncomingRequest) -> None:
         await self._dead_letters.write(request.delivery, "building it failed", DeadLetterCause.POISON, request.ids.id)

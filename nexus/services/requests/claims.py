@@ -23,7 +23,7 @@ import anyio
 import structlog
 
 from nexus.core.concurrency import OuterHandler
-from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, OutboxFullError, UnreadablePayloadError
+from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, OutboxFullError
 from nexus.core.metrics import DeadLetterCause, Event, Metrics
 from nexus.core.models import Topics
 from nexus.core.ports import (
@@ -240,11 +240,6 @@ class Claims:
         """Finish a delivery as a dead letter."""
         await self._dead_letters.write(delivery, reason, cause, message_id)
         self._bus.done(delivery)
-
-    async def give_up_unreadable(self, delivery: Delivery, error: UnreadablePayloadError) -> None:
-        """Finish as a dead letter a delivery that names no sender to answer."""
-        too_large = len(delivery.payload) > self._settings.max_payload_bytes
-        await self.give_up(delivery, str(error), DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE)
 
 
 class SuspectReader:

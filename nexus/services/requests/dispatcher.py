@@ -3,31 +3,45 @@
 Rules of this module:
 
 - Passing a message on takes no time: services put it into their queues, and dead letters have a queue here.
+- A message that takes long to read is read in a thread, one of an owner at a time, and what the owner sent after it
+  waits behind it: of one owner nothing overtakes, of others nothing waits. Its owner is found without reading it; where
+  that is not possible, such a message may be overtaken.
 - A message is acknowledged when its work is done: a result when it is written, a tool or a session's state when it is
   stored. Until then a bus that keeps messages keeps it, so that it outlives this process.
 - Only requests are answered, so any other unusable message becomes a dead letter.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import math
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
 
 import anyio
 import structlog
+from anyio.lowlevel import checkpoint
 
 from nexus.core.concurrency import OuterHandler, Pending, supervised
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
+from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Metrics, NoMetrics
 from nexus.core.models import AMBIGUOUS_ID, Message, Topics, is_ambiguous
 from nexus.core.ports import Bus, Delivery, Work
-from nexus.core.wire import EnvelopeError
+from nexus.core.wire import EnvelopeError, find_ids
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests.answerer import RequestService
+from nexus.services.requests.answerer import MOST_REFUSALS_PER_OWNER, RequestService
 from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader
-from nexus.services.requests.envelope import RequestSettings, read_message
-from nexus.services.requests.tool_calls import MOST_CALLS, ToolCallService
+from nexus.services.requests.envelope import (
+    RequestSettings,
+    ToolCallRequest,
+    may_name_memory_tool,
+    read_incoming,
+    read_message,
+    read_tool_call,
+)
+from nexus.services.requests.tool_calls import MOST_CALLS, MOST_CALLS_ASIDE, ToolCallService
 from nexus.services.session_state.service import SessionStates
 from nexus.services.tools.registry import ToolCatalog
 
@@ -35,9 +49,19 @@ _log = structlog.get_logger(__name__)
 
 _TASK: Final = "dispatcher"
 _MOST_RESULTS: Final = 256
+_MOST_RESULTS_ASIDE: Final = 1_024
 _MOST_TOOLS: Final = 64
 _MOST_STATES: Final = 64
-_MOST_LETTERS: Final = 1_000
+# Shared by topics.
+_MOST_LETTERS, _MOST_LETTER_BYTES = 8_192, 128 << 20
+# From this size on a message may take above 20 ms to read, and to verify in another spelling than the canonical one.
+_LARGE: Final = 128 << 10
+_READERS: Final = 2
+_MOST_UNREAD, _MOST_UNREAD_BYTES, _MOST_HELD_UP = 8_192, 64 << 20, 64
+# Of the search for a large message's owner.
+_SEARCHED_TOKENS: Final = 500
+# How long messages are passed on before other tasks have their turn.
+_SLICE_S: Final = 0.005
 _OFFER_AGAIN_S: Final = 0.2
 
 NEWS: Final = (Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHANGED)
@@ -52,13 +76,17 @@ class _Fault:
     message_id: str = ""
 
 
+# Passes on a message that was read; returns its fault where it cannot be used.
+_PassOn = Callable[[], _Fault | None]
+
+
 def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
     """The topics whose messages replicas share out among themselves; `tool_calls`: also calls of the memory tools."""
-    calls = (Work(Topics.TOOLS_REQUESTS, MOST_CALLS),) if tool_calls else ()
+    calls = (Work(Topics.TOOLS_REQUESTS, MOST_CALLS, aside=MOST_CALLS_ASIDE),) if tool_calls else ()
     return (
-        Work(Topics.CONTEXT_BUILD_REQUEST, max_in_flight, sheds=True),
-        Work(Topics.LLM_RESULTS, _MOST_RESULTS),
-        Work(Topics.TOOLS_RESULTS, _MOST_RESULTS),
+        Work(Topics.CONTEXT_BUILD_REQUEST, max_in_flight, aside=MOST_REFUSALS_PER_OWNER, sheds=True),
+        Work(Topics.LLM_RESULTS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
+        Work(Topics.TOOLS_RESULTS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
         Work(Topics.TOOLS_REGISTER, _MOST_TOOLS),
         Work(Topics.TOOLS_UNREGISTER, _MOST_TOOLS),
         Work(Topics.SESSION_STATE, _MOST_STATES),
@@ -98,14 +126,25 @@ class Dispatcher:
         self._tool_calls = tool_calls
         self._metrics = metrics or NoMetrics()
         self.pending = Pending()
-        self._letters, self._unwritten = anyio.create_memory_object_stream[tuple[Delivery, _Fault]](_MOST_LETTERS)
+        self._letters, self._unwritten = anyio.create_memory_object_stream[tuple[Delivery, _Fault]](math.inf)
+        self._letter_room = Room(_MOST_LETTERS, _MOST_LETTER_BYTES)
+        self._threads = anyio.CapacityLimiter(_READERS)
+        self._large = FairWorkers[Callable[[], Awaitable[None]]](
+            _call,
+            most=_MOST_HELD_UP,
+            share=1,
+            waiting=Room(_MOST_UNREAD, _MOST_UNREAD_BYTES),
+            metrics=self._metrics,
+            task=_TASK,
+        )
+        self._unread = Pending()
         self._reload_wanted = anyio.Event()
         self._tasks = anyio.create_task_group()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Keep dead letters and reload settings until the context ends."""
-        async with self._letters, self._unwritten, self._tasks:
+        async with self._letters, self._unwritten, self._large.running(), self._tasks:
             self._tasks.start_soon(supervised, self._metrics, "dead_letters", self._write_letters)
             self._tasks.start_soon(supervised, self._metrics, "settings", self._reload_when_wanted)
             try:
@@ -116,11 +155,16 @@ class Dispatcher:
     async def dispatch_all(self, deliveries: AsyncIterable[Delivery], ended: anyio.Event) -> None:
         """Pass on every delivery; `ended` is set when there are no more."""
         try:
+            slice_ends = time.monotonic() + _SLICE_S
             async for delivery in deliveries:
                 if delivery.deliveries > MOST_TRUSTED_DELIVERIES:
                     self._tasks.start_soon(self._dispatch_suspect, delivery)
                 else:
                     self._dispatch(delivery)
+                if time.monotonic() > slice_ends:
+                    await checkpoint()
+                    slice_ends = time.monotonic() + _SLICE_S
+            await self._unread.none()
         finally:
             ended.set()
 
@@ -131,29 +175,86 @@ class Dispatcher:
             self._dispatch(delivery)
 
     def _dispatch(self, delivery: Delivery) -> None:
-        """Pass on a message, or make it a dead letter."""
-        fault: _Fault | None = _Fault("passing it on failed", DeadLetterCause.POISON)
-        with OuterHandler(self._metrics, _TASK, topic=delivery.topic):
-            fault = self._pass_on(delivery)
-        if fault:
+        """Have a delivery read and passed on, or make it a dead letter."""
+        with self._guarded(delivery):
+            self._begin(delivery)
+
+    @contextmanager
+    def _guarded(self, delivery: Delivery) -> Iterator[None]:
+        with OuterHandler(self._metrics, _TASK, topic=delivery.topic) as handler:
+            yield
+        if handler.failed:
+            self._dead_letter(delivery, _Fault("passing it on failed", DeadLetterCause.POISON))
+
+    def _begin(self, delivery: Delivery) -> None:
+        read = partial(self._read, delivery, time.monotonic())
+        if len(delivery.payload) > _LARGE:
+            ids = find_ids(delivery.payload, _SEARCHED_TOKENS)
+            self._hold_up(delivery, ids.owner_key if ids else "", partial(self._read_in_thread, delivery, read))
+            return
+        owner_key, pass_on = read()
+        if owner_key and self._large.has(owner_key):
+            self._hold_up(delivery, owner_key, partial(self._pass_on_later, delivery, pass_on))
+        else:
+            self._pass_on(delivery, pass_on)
+
+    def _hold_up(self, delivery: Delivery, owner_key: str, pass_on: Callable[[], Awaitable[None]]) -> None:
+        size = 0 if delivery.shared else len(delivery.payload)
+        if self._large.offer(owner_key, pass_on, size):
+            self._unread.begin()
+            self._bus.set_aside(delivery, aside=True)
+        else:
+            self._dead_letter(delivery, _Fault("too many large messages are waiting", DeadLetterCause.BACKLOG))
+
+    async def _read_in_thread(self, delivery: Delivery, read: Callable[[], tuple[str, _PassOn]]) -> None:
+        try:
+            with self._guarded(delivery):
+                _, pass_on = await anyio.to_thread.run_sync(read, limiter=self._threads)
+                self._bus.set_aside(delivery, aside=False)
+                self._pass_on(delivery, pass_on)
+        finally:
+            self._unread.end()
+
+    async def _pass_on_later(self, delivery: Delivery, pass_on: _PassOn) -> None:
+        with self._guarded(delivery):
+            self._bus.set_aside(delivery, aside=False)
+            self._pass_on(delivery, pass_on)
+        self._unread.end()
+
+    def _pass_on(self, delivery: Delivery, pass_on: _PassOn) -> None:
+        if fault := pass_on():
             self._dead_letter(delivery, fault)
 
-    def _pass_on(self, delivery: Delivery) -> _Fault | None:
-        """Pass on a message. Returns the fault of an unusable one."""
-        if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
-            self._requests.offer(delivery)
-            return None
-        if delivery.topic == Topics.TOOLS_REQUESTS:
-            # Most of them are for other runners of tools.
-            taken = self._tool_calls is None or self._tool_calls.offer(delivery)
-            return None if taken else _Fault("too many calls of tools are waiting", DeadLetterCause.BACKLOG)
+    def _read(self, delivery: Delivery, arrived_at: float) -> tuple[str, _PassOn]:
+        """The owner of a message, `""` for none, and what passes it on. Changes nothing, so it may run in a thread."""
         try:
-            message = read_message(delivery, self._settings)
+            match delivery.topic:
+                case Topics.CONTEXT_BUILD_REQUEST:
+                    request = read_incoming(delivery, arrived_at, self._settings)
+                    return request.ids.owner_key, partial(self._requests.offer, request)
+                case Topics.TOOLS_REQUESTS:
+                    return self._read_call(delivery, arrived_at)
+                case _:
+                    message = read_message(delivery, self._settings)
+                    return message.owner_key, partial(self._offer, delivery, message)
         except EnvelopeError as error:
-            return _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
+            fault = _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
         except UnreadablePayloadError as error:
-            return _Fault(str(error), DeadLetterCause.UNREADABLE)
-        return self._offer(delivery, message)
+            too_large = len(delivery.payload) > self._settings.max_payload_bytes
+            fault = _Fault(str(error), DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE)
+        return "", lambda: fault
+
+    def _read_call(self, delivery: Delivery, arrived_at: float) -> tuple[str, _PassOn]:
+        # Most of them are for other runners of tools.
+        calls = self._tool_calls if may_name_memory_tool(delivery.payload) else None
+        call = read_tool_call(delivery, arrived_at, self._settings) if calls else None
+        if calls is None or call is None:
+            return "", partial(self._bus.done, delivery)
+        return call.ids.owner_key, partial(self._offer_call, calls, call)
+
+    def _offer_call(self, calls: ToolCallService, call: ToolCallRequest) -> _Fault | None:
+        taken = calls.offer(call)
+        return None if taken else _Fault("too many calls of tools are waiting", DeadLetterCause.BACKLOG, call.ids.id)
 
     def _offer(self, delivery: Delivery, message: Message) -> _Fault | None:
         match delivery.topic:
@@ -198,7 +299,8 @@ class Dispatcher:
             return None
         if not delivery.shared:
             return _Fault("too much is waiting to be recorded", DeadLetterCause.BACKLOG, message.id)
-        # Of shared deliveries no more wait here than the bus hands out at once.
+        # Of shared deliveries no more wait here than the bus hands out, and those of other owners pass by.
+        self._bus.set_aside(delivery, aside=True)
         self._tasks.start_soon(supervised, self._metrics, _TASK, partial(_offer_until_taken, offer))
         return None
 
@@ -211,27 +313,30 @@ class Dispatcher:
 
     def _dead_letter(self, delivery: Delivery, fault: _Fault) -> None:
         try:
-            self._letters.send_nowait((delivery, fault))
-        except anyio.WouldBlock:
-            if not delivery.shared:
+            # A bus that keeps messages hands out a bounded number.
+            if delivery.shared or self._letter_room.enter(delivery.topic, len(delivery.payload)):
+                self._letters.send_nowait((delivery, fault))
+                self.pending.begin()
+            else:
                 self._dead_letters.lose(delivery, "too many are waiting")
-                return
-            # No more of them wait here than the bus hands out at once.
-            self._tasks.start_soon(self._letters.send, (delivery, fault))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             # The service is stopping, and a bus that keeps messages hands it to another replica.
             if not delivery.shared:
                 self._dead_letters.lose(delivery, "the service is stopping")
-            return
-        self.pending.begin()
 
     async def _write_letters(self) -> None:
         async for delivery, fault in self._unwritten:
             await self._dead_letters.write(delivery, fault.reason, fault.cause, fault.message_id)
             self._bus.done(delivery)
+            if not delivery.shared:
+                self._letter_room.leave(delivery.topic, len(delivery.payload))
             self.pending.end()
             # Its payload may be large, and the next letter far away.
             del delivery
+
+
+async def _call(pass_on: Callable[[], Awaitable[None]]) -> None:
+    await pass_on()
 
 
 async def _offer_until_taken(offer: Callable[[], bool]) -> None:

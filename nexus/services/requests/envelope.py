@@ -47,6 +47,7 @@ class RequestSettings:
     answer_ttl_ms: int = 3_600_000
     max_payload_bytes: int = 1 << 20
     max_in_flight: int = 256
+    max_in_flight_per_owner: int = 32
     signing: Signing | None = None
 
     @property

@@ -2,9 +2,9 @@
 
 Rules of this module:
 
-- Accepting a call never waits, and messages for other tools are passed over unread. Running calls and waiting calls are
-  bounded; a bus that keeps messages is the queue itself. On any other, calls beyond that are refused by a result,
-  unless a replica with room takes them in a moment.
+- Accepting a call never waits. Running calls and waiting calls are bounded, and owners share both as in
+  `nexus.core.fairness`. A bus that keeps messages is the queue itself beyond that. On any other, calls beyond that are
+  refused by a result, unless a replica with room takes them in a moment.
 - A call is claimed and concluded as a build request is. The memory keeps the outcome of a call, so a replica that takes
   over from one that died does not do it again.
 - Calls are not resent. On a bus that keeps nothing, every replica with the call waits, within a bound, until it has a
@@ -17,19 +17,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Final, NamedTuple, Self
 
 import anyio
 import structlog
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from nexus.core.concurrency import Pauses, Pending, supervised
-from nexus.core.errors import BusRefusedError, BusUnavailableError, StoreUnavailableError, UnreadablePayloadError
+from nexus.core.errors import BusRefusedError, BusUnavailableError, StoreUnavailableError
+from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Topics
-from nexus.core.ports import Acquired, Bus, Claim, Delivery, RequestLedger
-from nexus.core.wire import EnvelopeError
+from nexus.core.ports import Acquired, Bus, Claim, RequestLedger
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService
@@ -38,16 +36,18 @@ from nexus.services.requests.claims import (
     Claims,
     DeadLetterWriter,
 )
-from nexus.services.requests.envelope import RequestSettings, ToolCallRequest, may_name_memory_tool, read_tool_call
+from nexus.services.requests.envelope import RequestSettings, ToolCallRequest
 
 _log = structlog.get_logger(__name__)
 
-MOST_CALLS: Final = 64
+MOST_CALLS, _MOST_CALLS_PER_OWNER = 64, 8
 _TASK: Final = "tool_calls"
-_MOST_WAITING: Final = 1_024
+# Calls that a bus that keeps messages hands out while they wait for their owner's turn; one owner may have them all.
+MOST_CALLS_ASIDE: Final = 512
+_MOST_WAITING: Final = 2 * MOST_CALLS_ASIDE
 # Refusals that may wait, and how many are sent at once.
 _MOST_REFUSALS: Final = 16_384
-_REFUSERS: Final = 16
+_REFUSERS, _REFUSERS_PER_OWNER = 16, 8
 # How long a replica without room leaves a call to the others.
 _COURTESY_S: Final = 0.05
 _MOST_WAITING_BYTES: Final = 64 << 20
@@ -63,12 +63,6 @@ _AWAY: Final = Outcome(
 _TOO_MANY: Final = Outcome(
     "Too many calls are waiting, so this one was not carried out, and nothing is changed. Try again later.", done=False
 )
-
-
-class _Arrived(NamedTuple):
-    delivery: Delivery
-    at: float
-    surplus: bool = False
 
 
 class _Done(NamedTuple):
@@ -105,73 +99,64 @@ class ToolCallService:
         self._settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
         self._claims = Claims(bus, ledger, dead_letters, self._settings, self._metrics)
-        self._send, self._receive = anyio.create_memory_object_stream[_Arrived](_MOST_WAITING)
-        self._to_refuse, self._surplus = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
-        self._bytes_pending = 0
+        self._calls = FairWorkers[ToolCallRequest](
+            self._begin,
+            most=MOST_CALLS,
+            share=_MOST_CALLS_PER_OWNER,
+            waiting=Room(_MOST_WAITING, _MOST_WAITING_BYTES),
+            metrics=self._metrics,
+            task=_TASK,
+        )
+        self._refusals = FairWorkers[ToolCallRequest](
+            self._refuse,
+            most=_REFUSERS,
+            share=_REFUSERS_PER_OWNER,
+            waiting=Room(_MOST_REFUSALS, _MOST_WAITING_BYTES),
+            metrics=self._metrics,
+            task=_TASK,
+        )
         self.pending = Pending()
         self._metrics.read_from(Reading.UNFINISHED_CALLS, lambda: self.pending.count)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Carry out accepted calls until the context ends. Wait for `pending` first, to finish them."""
-        with self._send, self._receive, self._to_refuse, self._surplus:
-            async with anyio.create_task_group() as tasks:
-                for _ in range(MOST_CALLS):
-                    tasks.start_soon(supervised, self._metrics, _TASK, partial(self._answer_all, self._receive))
-                for _ in range(_REFUSERS):
-                    tasks.start_soon(supervised, self._metrics, _TASK, partial(self._answer_all, self._surplus))
-                tasks.start_soon(supervised, self._metrics, "leases", self._claims.renew_all)
-                try:
-                    yield self
-                finally:
-                    tasks.cancel_scope.cancel()
-
-    def offer(self, delivery: Delivery) -> bool:
-        """Accept a message of `tools.requests`, if only to refuse it, or pass over one for other tools.
-
-        False when even too many refusals are waiting.
-        """
-        size = len(delivery.payload)
-        if not may_name_memory_tool(delivery.payload):
-            self._bus.done(delivery)
-            return True
-        if not delivery.shared and self._bytes_pending + size > _MOST_WAITING_BYTES:
-            return False
-        arrived = _Arrived(delivery, time.monotonic())
-        if not (_put(self._send, arrived) or _put(self._to_refuse, arrived._replace(surplus=True))):
-            return False
-        self._bytes_pending += size
-        self.pending.begin()
-        return True
-
-    async def _answer_all(self, accepted: MemoryObjectReceiveStream[_Arrived]) -> None:
-        async for arrived in accepted:
+        async with self._calls.running(), self._refusals.running(), anyio.create_task_group() as tasks:
+            tasks.start_soon(supervised, self._metrics, "leases", self._claims.renew_all)
             try:
-                if arrived.surplus:
-                    await anyio.sleep(max(arrived.at + _COURTESY_S - time.monotonic(), 0))
-                await self._answer(*arrived)
+                yield self
             finally:
-                self._bytes_pending -= len(arrived.delivery.payload)
-                self.pending.end()
-            # Its payload may be large, and the next call far away.
-            del arrived
+                tasks.cancel_scope.cancel()
 
-    async def _answer(self, delivery: Delivery, arrived_at: float, surplus: bool = False) -> None:
-        """Answer a delivery, where it is a call of ours. Raises nothing but cancellation."""
-        claims = self._claims
+    def offer(self, call: ToolCallRequest) -> bool:
+        """Accept a call, if only to refuse it. False when even too many refusals are waiting."""
+        delivery, owner = call.delivery, call.ids.owner_key
+        # A bus that keeps messages hands out a bounded number of bytes.
+        size = 0 if delivery.shared else len(delivery.payload)
+        if not self._calls.is_free(owner):
+            self._bus.set_aside(delivery, aside=True)
+        taken = self._calls.offer(owner, call, size) or self._refusals.offer(owner, replace(call, surplus=True), size)
+        if taken:
+            self.pending.begin()
+        return taken
+
+    async def _begin(self, call: ToolCallRequest) -> None:
+        self._bus.set_aside(call.delivery, aside=False)
+        await self._answer(call)
+
+    async def _refuse(self, call: ToolCallRequest) -> None:
+        await anyio.sleep(max(_COURTESY_S - call.waited_s, 0))
+        await self._answer(call)
+
+    async def _answer(self, call: ToolCallRequest) -> None:
+        """Answer a call. Raises nothing but cancellation."""
         try:
-            call = read_tool_call(delivery, arrived_at, self._settings)
-            if call is None:
-                self._bus.done(delivery)
-            else:
-                await self._answer_until_bus_is_back(replace(call, surplus=surplus))
-        except EnvelopeError as error:
-            await claims.give_up(delivery, str(error), DeadLetterCause.UNAUTHENTICATED, error.ids.id)
-        except UnreadablePayloadError as error:
-            await claims.give_up_unreadable(delivery, error)
+            await self._answer_until_bus_is_back(call)
         except Exception:  # noqa: BLE001  # the outermost handler: one message must not end the service
             _log.exception("tool_call_failed")
-            await claims.give_up(delivery, "answering it failed", DeadLetterCause.POISON)
+            await self._claims.give_up(call.delivery, "answering it failed", DeadLetterCause.POISON)
+        finally:
+            self.pending.end()
 
     async def _answer_until_bus_is_back(self, call: ToolCallRequest) -> None:
         asked_at, pauses = call.arrived_at, Pauses()
@@ -275,11 +260,3 @@ class ToolCallService:
 
 def _refused(call: ToolCallRequest) -> _Done:
     return _Done(Event.CALL_FAILED, _TOO_MANY, call.session_id, retryable=True)
-
-
-def _put(stream: MemoryObjectSendStream[_Arrived], arrived: _Arrived) -> bool:
-    try:
-        stream.send_nowait(arrived)
-    except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return False
-    return True

@@ -7,6 +7,7 @@ time on its way there and on its way back. A killed replica is never heard of ag
 import json
 import random
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter
-from nexus.services.requests.envelope import RequestSettings
+from nexus.services.requests.envelope import RequestSettings, read_incoming
 from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 
@@ -334,7 +335,7 @@ class Scene:
         shared = self.rng.random() < self.to_one
         delivery = Delivery(Topics.CONTEXT_BUILD_REQUEST, encode(message), entry="1-0" if shared else "", shared=shared)
         for replica in self._hearing(shared=shared):
-            replica.requests.offer(delivery)
+            replica.requests.offer(read_incoming(delivery, time.monotonic(), replica.requests.settings))
 
     def say(self, message: Message) -> None:
         """A result is published, and kept by the bus until a replica has settled it."""

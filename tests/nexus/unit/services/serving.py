@@ -1,6 +1,7 @@
 """A request service at work on a bus, a ledger and a builder that can be told what to do."""
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -34,6 +35,7 @@ class SettlingBus(MemoryBus):
     def __init__(self) -> None:
         super().__init__()
         self.settled: list[Delivery] = []
+        self.aside: set[str] = set()
         self.publish_failures = 0
 
     async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
@@ -42,6 +44,10 @@ class SettlingBus(MemoryBus):
             self.publish_failures -= 1
             raise BusUnavailableError("away")
         return await super().publish(topic, payload, once=once)
+
+    def set_aside(self, delivery: Delivery, *, aside: bool) -> None:
+        """Remember which are set aside."""
+        (self.aside.add if aside else self.aside.discard)(delivery.entry)
 
     def done(self, delivery: Delivery) -> None:
         """Write it down."""
@@ -208,13 +214,17 @@ class Serving:
     heard: Subscription
     metrics: RecordingMetrics = field(default_factory=RecordingMetrics)
 
+    def offer(self, delivery: Delivery) -> None:
+        """Have a request read and offered, as the dispatcher does."""
+        self.service.offer(read_incoming(delivery, time.monotonic(), self.service.settings))
+
     async def answers(self, count: int = 1) -> list[Message]:
         """The next `count` answers."""
         return [decode(delivery.payload) for delivery in await take(self.heard, count)]
 
     async def ask(self, payload: Message | bytes, **about: Any) -> dict[str, Any]:
         """The content of the answer to a request, when everything is finished."""
-        self.service.offer(asking(payload, **about))
+        self.offer(asking(payload, **about))
         (answer,) = await self.answers()
         with anyio.fail_after(PATIENCE_S):
             await self.service.pending.none()

@@ -12,6 +12,7 @@ from nexus.core.models import Message
 from nexus.services.requests import answerer, claims
 from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter
+from nexus.services.requests.envelope import read_incoming
 from tests.nexus.unit.services.parts import request
 from tests.nexus.unit.services.serving import asking, code, ids, passed, serving, shared
 
@@ -19,9 +20,11 @@ from tests.nexus.unit.services.serving import asking, code, ids, passed, serving
 ASKED = request()
 
 
-def numbered(count: int) -> list[Message]:
-    """So many requests of as many runs."""
-    return [request("hi", f"msg_{number}", f"run_{number}") for number in range(count)]
+def numbered(count: int, owner: str = "") -> list[Message]:
+    """So many requests of as many runs, and of as many owners but where it is one."""
+    return [
+        request("hi", f"msg_{number}", f"run_{number}", owner=owner or f"owner_{number}") for number in range(count)
+    ]
 
 
 class TestOneAtATime:
@@ -32,7 +35,7 @@ class TestOneAtATime:
         async with serving() as trial:
             trial.builder.gate = anyio.Event()
             for _ in range(100):
-                trial.service.offer(asking(ASKED))
+                trial.offer(asking(ASKED))
                 await anyio.lowlevel.checkpoint()
             assert trial.service.pending.count == 1
             trial.builder.gate.set()
@@ -47,7 +50,7 @@ class TestOneAtATime:
             await passed()
             first, second = numbered(2)
             for message in (first, second) * 3:
-                trial.service.offer(asking(message))
+                trial.offer(asking(message))
                 await passed()
             trial.builder.gate.set()
             answers = await trial.finish()
@@ -63,8 +66,7 @@ class TestOverload:
             trial.builder.gate = anyio.Event()
             await passed()
             for message in numbered(10):
-                trial.service.offer(asking(message))
-                await passed()
+                trial.offer(asking(message))
             read = {reading: trial.metrics.readings[reading]() for reading in _READINGS}
             assert (read[Reading.WAITING_REQUESTS], trial.service.pending.count) == (2, 10)
             # Refusers have taken up what waits to be refused.
@@ -111,11 +113,11 @@ class TestOverload:
             other = RequestService(trial.parts.builder, trial.bus, trial.ledger, writer)
             async with other.running():
                 for message in numbered(2):
-                    trial.service.offer(asking(message))
+                    trial.offer(asking(message))
                     await passed()
                 for message in numbered(6)[2:]:
-                    trial.service.offer(asking(message))
-                    other.offer(asking(message))
+                    trial.offer(asking(message))
+                    other.offer(read_incoming(asking(message), time.monotonic(), other.settings))
                     await passed()
                 elsewhere = await trial.answers(4)
                 trial.builder.gate.set()
@@ -129,7 +131,7 @@ class TestOverload:
         async with serving() as trial:
             surplus = [shared(message, f"{index}-0", surplus=True) for index, message in enumerate(numbered(50))]
             for delivery in surplus:
-                trial.service.offer(delivery)
+                trial.offer(delivery)
             answers = await trial.finish()
         assert {code(answer.content) for answer in answers} == {"OVERLOADED"}
         assert ids(answers) == {f"msg_{number}": 1 for number in range(50)}
@@ -142,28 +144,59 @@ class TestOverload:
             content = await trial.ask(request(reply_to="a b"), shared=True, surplus=True)
             answered = request(request_id="msg_2")
             await trial.ask(answered)
-            trial.service.offer(shared(answered, "2-0", surplus=True))
+            trial.offer(shared(answered, "2-0", surplus=True))
             assert await trial.finish() == []
         assert code(content) == "INVALID_REQUEST"
         assert len(trial.bus.settled) == 2
 
     async def test_more_refusals_than_can_be_held(self) -> None:
-        """What comes on top of 4,096 refusals is let go and counted; its sender asks again."""
+        """What of one owner comes on top of 4,096 refusals is let go and counted; its sender asks again."""
         async with serving(max_in_flight=1) as trial:
-            for message in numbered(4_100):
-                trial.service.offer(asking(message))
-            assert trial.service.pending.count == 4_097
-            assert trial.metrics.counted == {Event.REQUEST_DROPPED: 3}
+            for message in numbered(4_110, "ada"):
+                trial.offer(asking(message))
+            # One is built, one waits, and eight are being refused.
+            assert trial.service.pending.count == 4_096 + 10
+            assert trial.metrics.counted == {Event.REQUEST_DROPPED: 4}
+            trial.offer(asking(request(request_id="msg_of_bob", owner="bob")))
+            assert trial.metrics.counted == {Event.REQUEST_DROPPED: 4}
 
-    async def test_more_bytes_than_can_be_held(self) -> None:
-        """Large requests are let go before there are many; with charge of them the bus sees to that."""
-        async with serving(max_in_flight=100) as trial:
-            for number in range(18):
-                trial.service.offer(asking(bytes([number]) * (16 << 20)))
-            assert trial.service.pending.count == 16
-            trial.service.offer(shared(ASKED))
-            assert trial.service.pending.count == 17
-        assert trial.metrics.counted[Event.REQUEST_DROPPED] == 2
+
+class TestOwners:
+    """What one owner sends takes no place of others."""
+
+    @pytest.mark.parametrize("is_shared", [False, True])
+    async def test_a_flood_of_one_owner(self, is_shared: bool) -> None:
+        """Of five hundred at once its share is built and half the room waits; the rest is OVERLOADED, for it alone.
+
+        What others ask meanwhile is built at once, each in turn.
+        """
+        async with serving(max_in_flight=64, max_in_flight_per_owner=8, deadline_ms=60_000) as trial:
+            trial.builder.gate = anyio.Event()
+            flood = numbered(500, "ada")
+            others = [request("hi", f"msg_of_{owner}", f"run_of_{owner}", owner=owner) for owner in ("bob", "eve")]
+            for number, message in enumerate([*flood, *others]):
+                trial.offer(shared(message, f"{number}-0") if is_shared else asking(message))
+            await passed()
+            assert trial.builder.begun == [*(message.id for message in flood[:8]), "msg_of_bob", "msg_of_eve"]
+            refused = await trial.answers(500 - 8 - 32)
+            assert {code(answer.content) for answer in refused} == {"OVERLOADED"}
+            assert {answer.owner_key for answer in refused} == {"ada"}
+            trial.builder.gate.set()
+            served = await trial.finish()
+        assert {code(answer.content) for answer in served} == {"success"}
+        assert ids([*refused, *served]) == {message.id: 1 for message in [*flood, *others]}
+
+    async def test_what_is_set_aside(self) -> None:
+        """On a bus that keeps messages, what waits or is refused keeps nothing else from being handed out."""
+        async with serving(max_in_flight=4, max_in_flight_per_owner=1) as trial:
+            trial.builder.gate = anyio.Event()
+            for number, message in enumerate(numbered(4, "ada")):
+                trial.offer(shared(message, f"{number}-0"))
+            trial.offer(shared(request(request_id="msg_wrong", reply_to="a b", owner="bob"), "8-0"))
+            assert trial.bus.aside == {"1-0", "2-0", "3-0", "8-0"}
+            trial.builder.gate.set()
+            await trial.finish()
+            assert "1-0" not in trial.bus.aside
 
 
 _READINGS = (Reading.IN_FLIGHT, Reading.WAITING_REQUESTS, Reading.WAITING_REFUSALS)
@@ -178,7 +211,7 @@ class TestDrain:
         async with serving(max_in_flight=1) as trial, anyio.create_task_group() as tasks:
             trial.builder.gate = anyio.Event()
             for message in numbered(4):
-                trial.service.offer(asking(message))
+                trial.offer(asking(message))
 
             async def drain() -> None:
                 await trial.service.pending.none()

@@ -56,7 +56,7 @@ class TestAnswers:
     async def test_a_success(self) -> None:
         """With the ids of the request, and the time that it waited in the manifest; it is counted and measured."""
         async with serving() as trial:
-            trial.service.offer(asking(ASKED))
+            trial.offer(asking(ASKED))
             (answer,) = await trial.finish()
         metadata = {"request_id": "msg_1", "request_sha256": fingerprint(ASKED)}
         assert (answer.run_id, answer.owner_key, answer.metadata) == ("run_1", "ada", metadata)
@@ -79,7 +79,7 @@ class TestAnswers:
         """Whatever is wrong, the request is told under its id; it is counted, and done where it was a charge."""
         async with serving(max_payload_bytes=2_000) as trial:
             asked = asking(made(), entry="1-0", shared=is_shared)
-            trial.service.offer(asked)
+            trial.offer(asked)
             (answer,) = await trial.finish()
         assert code(answer.content) == expected
         assert (answer.metadata["request_id"], answer.run_id) == ("msg_1", "run_1")
@@ -90,16 +90,16 @@ class TestAnswers:
         """It is kept, and counted as unheard; who asks again later hears it."""
         async with serving() as trial:
             asked = asking(request(reply_to="me"))
-            trial.service.offer(asked)
+            trial.offer(asked)
             await trial.service.pending.none()
             assert trial.metrics.counted == {None: 1, Event.ANSWER_UNHEARD: 1}
             trial.ledger.clock.now += 2
             async with trial.bus.subscribe(f"{ANSWERS}.me") as late:
-                trial.service.offer(asked)
+                trial.offer(asked)
                 (delivery,) = await take(late, 1)
                 await trial.service.pending.none()
             trial.ledger.clock.now += 2
-            trial.service.offer(asked)
+            trial.offer(asked)
             await trial.service.pending.none()
         assert code(decode(delivery.payload).content) == "success"
         assert trial.metrics.counted == {None: 1, Event.ANSWER_REPEATED: 2, Event.ANSWER_UNHEARD: 2}
@@ -110,7 +110,7 @@ class TestAnswers:
             for index, text in enumerate(("hello", "")):
                 message = request(text, f"msg_{index}").model_copy(update={"timestamp": utc_now()})
                 payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=SIGNING)
-                trial.service.offer(asking(payload))
+                trial.offer(asking(payload))
             heard = await take(trial.heard, 2)
         answers = [decode(delivery.payload, topic=ANSWERS, signing=SIGNING) for delivery in heard]
         assert Counter(code(answer.content) for answer in answers) == {"success": 1, "EMPTY_INPUT": 1}
@@ -124,38 +124,6 @@ class TestAnswers:
         assert (code(refused), code(content)) == ("UNAUTHENTICATED", "success")
 
 
-class TestUnreadable:
-    """Requests whose sender cannot be answered."""
-
-    @pytest.mark.parametrize(
-        ("payload", "bodies_up_to", "cause"),
-        [
-            (b"secret", None, DeadLetterCause.UNREADABLE),
-            (b"secret", 6, DeadLetterCause.UNREADABLE),
-            (encode(request("x" * 300_000)), None, DeadLetterCause.TOO_LARGE),
-        ],
-        ids=["unreadable", "with its body", "too large to be searched for its id"],
-    )
-    @pytest.mark.parametrize("is_shared", [False, True])
-    async def test_a_dead_letter(
-        self, payload: bytes, bodies_up_to: int | None, cause: DeadLetterCause, is_shared: bool
-    ) -> None:
-        """With a body where that is wanted; no answer, the delivery is done, and the next request is served."""
-        async with serving(bodies_up_to=bodies_up_to, max_payload_bytes=2_000) as trial:
-            asked = asking(payload, entry="1-0", shared=is_shared, deliveries=2)
-            trial.service.offer(asked)
-            content = await trial.ask(ASKED)
-            assert await trial.finish() == []
-        (letter,) = await trial.letters.newest(9)
-        assert (letter.topic, letter.size) == (Topics.CONTEXT_BUILD_REQUEST, len(payload))
-        assert letter.body == (payload if bodies_up_to else None)
-        assert (letter.deliveries, letter.message_id) == (2, "")
-        assert "secret" not in letter.reason
-        assert content["status"] == "success"
-        assert trial.metrics.counted == {cause: 1, None: 1}
-        assert trial.bus.settled == ([asked] if is_shared else [])
-
-
 class TestOnce:
     """One request id has one effective answer."""
 
@@ -163,11 +131,11 @@ class TestOnce:
         """It is never built again: nothing is said within a second, and the same bytes later."""
         async with serving() as trial:
             asked = asking(ASKED)
-            trial.service.offer(asked)
+            trial.offer(asked)
             (first,) = await take(trial.heard, 1)
             for seconds in (0.5, 0.4, 0.2, 0.5, 0.6):
                 trial.ledger.clock.now += seconds
-                trial.service.offer(asked)
+                trial.offer(asked)
                 await trial.service.pending.none()
             await trial.heard.stop()
             again = [delivery async for delivery in trial.heard]
@@ -180,13 +148,13 @@ class TestOnce:
         async with serving() as trial:
             trial.builder.gate = anyio.Event()
             original, other = asking(request("mine")), asking(request("another"))
-            trial.service.offer(original)
+            trial.offer(original)
             await passed()
             for _ in range(3):
-                trial.service.offer(other)
+                trial.offer(other)
                 await passed()
             trial.builder.gate.set()
-            trial.service.offer(original)
+            trial.offer(original)
             answers = await trial.finish()
         assert sorted(code(answer.content) for answer in answers) == ["ID_CONFLICT", "success"]
         assert "mine" not in str(next(answer.content for answer in answers if code(answer.content) != "success"))
@@ -195,7 +163,7 @@ class TestOnce:
         """They are two requests, and each is answered."""
         async with serving() as trial:
             for asked in 2 * [asking(request(owner=owner)) for owner in ("eve", "ada")]:
-                trial.service.offer(asked)
+                trial.offer(asked)
             answers = await trial.finish()
         assert sorted((answer.owner_key, code(answer.content)) for answer in answers) == [
             ("ada", "success"),
@@ -218,10 +186,10 @@ class TestOnce:
         mine = encode(authentic, topic=Topics.CONTEXT_BUILD_REQUEST, signing=signing)
         theirs = STRANGERS[stranger](authentic)
         async with serving(signing=signing, max_payload_bytes=10_000) as trial:
-            trial.service.offer(asking(theirs))
+            trial.offer(asking(theirs))
             await trial.service.pending.none()
             for payload in (mine, theirs):
-                trial.service.offer(asking(payload))
+                trial.offer(asking(payload))
             answers = await trial.finish()
         answered = {answer.metadata["request_sha256"]: code(answer.content) for answer in answers}
         assert answered.pop(hashlib.sha256(mine).hexdigest()) == "success"
@@ -231,7 +199,7 @@ class TestOnce:
         """On a bus that keeps nothing: nothing is built or said, but its run is taken note of."""
         async with serving() as trial:
             await trial.claimed(ASKED)
-            trial.service.offer(asking(ASKED))
+            trial.offer(asking(ASKED))
             assert await trial.finish() == []
         assert (trial.builder.begun, trial.builder.left_to_others) == ([], ["msg_1"])
         assert trial.metrics.counted == {}
@@ -240,7 +208,7 @@ class TestOnce:
         """Who was overtaken says nothing, counts it, and has its charge done."""
         async with serving(lease_ms=LONG_MS) as trial:
             trial.builder.gate = anyio.Event()
-            trial.service.offer(shared(ASKED))
+            trial.offer(shared(ASKED))
             await passed()
             trial.ledger.clock.now += 61
             other = await trial.claimed(ASKED)
@@ -259,7 +227,7 @@ class TestCharge:
         """Another delivery of the request may be lost with its holder: this one stays until that one has answered."""
         async with serving(lease_ms=200) as trial:
             other = await trial.claimed(ASKED)
-            trial.service.offer(shared(ASKED))
+            trial.offer(shared(ASKED))
             await trial.ledger.times_asked("claim", 3)
             assert (trial.bus.settled, trial.service.pending.count) == ([], 1)
             await MemoryLedger.conclude(trial.ledger, other, ANSWERS, encode(ASKED), LONG_MS)
@@ -272,7 +240,7 @@ class TestCharge:
         """When that one is gone, this one answers."""
         async with serving(lease_ms=200) as trial:
             await trial.claimed(ASKED, 1_000)
-            trial.service.offer(shared(ASKED))
+            trial.offer(shared(ASKED))
             await trial.ledger.times_asked("claim", 2)
             trial.ledger.clock.now += 1.1
             (answer,) = await trial.finish()
@@ -284,7 +252,7 @@ class TestCharge:
         """What was built is published when the bus is back: it is not built again, and nothing is taken for poison."""
         async with serving(lease_ms=200) as trial:
             trial.ledger.failures["conclude"] = 6
-            trial.service.offer(shared(ASKED))
+            trial.offer(shared(ASKED))
             for times in range(1, 7):
                 await trial.ledger.times_asked("conclude", times)
                 trial.ledger.clock.now += 1
@@ -299,7 +267,7 @@ class TestCharge:
         """What the ledger did is known the next time: one answer, done once."""
         async with serving(lease_ms=200) as trial:
             trial.ledger.lost_replies[operation] = 1
-            trial.service.offer(shared(ASKED))
+            trial.offer(shared(ASKED))
             await trial.ledger.times_asked(operation)
             trial.ledger.clock.now += 0.5
             answers = await trial.finish()
@@ -312,7 +280,7 @@ class TestCharge:
             await trial.ask(shared(ASKED).payload)
             trial.ledger.clock.now += 2
             trial.bus.publish_failures = 1
-            trial.service.offer(shared(ASKED))
+            trial.offer(shared(ASKED))
 
             async def failed() -> bool:
                 return not trial.bus.publish_failures
@@ -328,7 +296,7 @@ class TestCharge:
         """A claim whose answer could not be published is given back at once too, and renewed until then."""
         async with serving(lease_ms=200) as trial:
             trial.ledger.failures["conclude"] = 99
-            trial.service.offer(shared(ASKED))
+            trial.offer(shared(ASKED))
             await trial.ledger.times_asked("conclude")
             await trial.ledger.times_asked("renew")
         assert trial.bus.settled == []
@@ -368,9 +336,9 @@ class TestDeadline:
         async with serving(max_in_flight=1) as trial:
             trial.builder.gate = anyio.Event()
             await passed()
-            trial.service.offer(asking(request(request_id="msg_1", deadline_ms=200)))
+            trial.offer(asking(request(request_id="msg_1", deadline_ms=200)))
             await passed()
-            trial.service.offer(asking(request(request_id="msg_2", deadline_ms=100)))
+            trial.offer(asking(request(request_id="msg_2", deadline_ms=100)))
             answers = await trial.finish()
         assert [code(answer.content) for answer in answers] == ["DEADLINE_EXCEEDED"] * 2
         assert trial.builder.begun == ["msg_1"]
@@ -472,7 +440,7 @@ class TestFailures:
             trial.ledger.clock.now += 0.2
             trial.builder.gate = anyio.Event()
             for message in suspects:
-                trial.service.offer(shared(message, entry=f"{message.id}-0"))
+                trial.offer(shared(message, entry=f"{message.id}-0"))
 
             async def one_is_built() -> bool:
                 return len(trial.builder.begun) == 1
@@ -495,7 +463,7 @@ class TestFailures:
         async with serving(lease_ms=200) as trial:
             trial.builder.gate = anyio.Event()
             trial.ledger.failures["renew"] = 1
-            trial.service.offer(asking(request(deadline_ms=20_000)))
+            trial.offer(asking(request(deadline_ms=20_000)))
             await trial.ledger.times_asked("renew", 2)
             trial.builder.gate.set()
             (answer,) = await trial.answers()
@@ -509,7 +477,7 @@ class TestFailures:
         async with serving(lease_ms=200) as trial:
             trial.builder.gate = anyio.Event()
             trial.ledger.renewal_faults.append(LookupError("boom"))
-            trial.service.offer(asking(request(deadline_ms=20_000)))
+            trial.offer(asking(request(deadline_ms=20_000)))
             await trial.ledger.times_asked("renew", 2)
             trial.builder.gate.set()
             (answer,) = await trial.finish()
@@ -527,7 +495,7 @@ class TestFailures:
         """By a fault of ours, or because a key is of another kind: a dead letter, and the next request is answered."""
         async with serving() as trial:
             vars(trial.ledger).update(broken)
-            trial.service.offer(shared(ASKED))
+            trial.offer(shared(ASKED))
             await trial.service.pending.none()
             vars(trial.ledger).update({"fault": None, "refusing": False})
             after = await trial.ask(request(request_id="msg_2"))
@@ -540,12 +508,9 @@ class TestFailures:
     async def test_a_bus_that_is_away(self, operation: str) -> None:
         """Where nothing is kept no answer can be given; the service goes on, and the request sent again is answered."""
         async with serving() as trial:
-            trial.letters.away = True
             trial.ledger.failures[operation] = 1
-            trial.service.offer(asking(ASKED))
-            trial.service.offer(asking(b"unreadable"))
+            trial.offer(asking(ASKED))
             await trial.service.pending.none()
             trial.ledger.clock.now += 2
             content = await trial.ask(ASKED)
         assert code(content) == "success"
-        assert await trial.letters.count() == 0

@@ -24,7 +24,7 @@ from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter, SuspectReader
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
-from nexus.services.requests.envelope import RequestSettings
+from nexus.services.requests.envelope import RequestSettings, ToolCallRequest
 from nexus.services.requests.tool_calls import ToolCallService
 from nexus.services.session_state.merge import state_in
 from nexus.services.session_state.service import SessionStates
@@ -56,9 +56,9 @@ class FullCalls(ToolCallService):
 
     full = False
 
-    def offer(self, delivery: Delivery) -> bool:
+    def offer(self, call: ToolCallRequest) -> bool:
         """Accept a call, unless it is full."""
-        return not self.full and super().offer(delivery)
+        return not self.full and super().offer(call)
 
 
 async def no_compaction(_request: CompactionRequest) -> Compaction | None:
@@ -127,7 +127,7 @@ async def _each(*deliveries: Delivery) -> AsyncIterator[Delivery]:
 
 
 @asynccontextmanager
-async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
+async def dispatching(bodies_up_to: int | None = None, **settings: Any) -> AsyncIterator[Trial]:
     """Everything at work, on a store in memory."""
     bus, store, letters, metrics, registry = SettlingBus(), PickyStore(), Letters(), RecordingMetrics(), ToolRegistry()
     persistence, catalog = FullPersistence(store, metrics), ToolCatalog(registry, store)
@@ -141,7 +141,7 @@ async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
     limits = RequestSettings(**settings)
     async with persistence.running(), catalog.running(), states.running():
         builder = ContextBuilder(persistence, store, registry, ledger)
-        writer = DeadLetterWriter(letters, metrics, None)
+        writer = DeadLetterWriter(letters, metrics, bodies_up_to)
         service = RequestService(builder, bus, ledger, writer, limits, metrics)
         memory = WorkingMemory(store.memory, store, no_compaction)
         calls = FullCalls(memory, bus, ledger, writer, persistence, store.ping, limits)
@@ -397,6 +397,41 @@ class TestFaults:
         assert letter.reason == "metadata.session_id: NUL, U+FFFD and half a surrogate pair are not allowed in an id"
         assert trial.metrics.counted == {DeadLetterCause.REFUSED: 1}
 
+    @pytest.mark.parametrize("is_shared", [False, True])
+    async def test_corrupt_requests_take_no_place(self, is_shared: bool) -> None:
+        """Three thousand at once are three thousand dead letters, and the next good request is built."""
+        topic = Topics.CONTEXT_BUILD_REQUEST
+        bad = [of(topic, b"secret %d" % number, f"{number}-0", shared=is_shared) for number in range(3_000)]
+        good = of(topic, request(), "9999-0", shared=is_shared)
+        async with dispatching(bodies_up_to=100, max_in_flight=1) as trial:
+            with capture_logs() as logs:
+                await trial.dispatch(*bad, good)
+                await trial.service.pending.none()
+                await trial.dispatcher.pending.none()
+            (newest,) = await trial.letters.newest(1)
+            assert await trial.letters.count() == 3_000
+        assert newest.body == bad[-1].payload
+        assert "secret" not in str(logs)
+        assert (trial.metrics.counted[DeadLetterCause.UNREADABLE], trial.metrics.counted[None]) == (3_000, 1)
+        assert len(trial.bus.settled) == 3_001 * is_shared
+
+    @pytest.mark.parametrize("topic", [Topics.TOOLS_REQUESTS, Topics.LLM_RESULTS])
+    async def test_unsigned(self, topic: str) -> None:
+        """What is not answered is a dead letter that names it, where signatures are required."""
+        async with dispatching(signing=SIGNING) as trial:
+            await trial.dispatch(of(topic, message(content={"name": "search_memory", "args": {"query": "x"}})))
+            letter = await trial.letter()
+        assert (letter.message_id, "metadata.signature: missing" in letter.reason) == ("msg_1", True)
+        assert trial.metrics.counted == {DeadLetterCause.UNAUTHENTICATED: 1}
+
+    async def test_a_request_that_is_too_large_to_be_searched(self) -> None:
+        """More than sixteen times what is allowed is a dead letter without an id."""
+        async with dispatching(max_payload_bytes=2_000) as trial:
+            await trial.dispatch(on_its_own(Topics.CONTEXT_BUILD_REQUEST, request("x" * 300_000)))
+            letter = await trial.letter()
+        assert (letter.message_id, letter.size > 300_000) == ("", True)
+        assert trial.metrics.counted == {DeadLetterCause.TOO_LARGE: 1}
+
     @pytest.mark.parametrize("deliveries", [5, 6, 151])
     @pytest.mark.parametrize(("topic", "made"), WORK, ids=[topic for topic, _ in WORK])
     async def test_what_outlived_many_replicas(self, topic: str, made: Callable[[], Message], deliveries: int) -> None:
@@ -464,14 +499,55 @@ class TestFaults:
         """Those that the bus keeps wait on; of others that is counted, and the next message is handled."""
         async with dispatching() as trial:
             trial.letters.away = True
-            bad = [of(Topics.LLM_RESULTS, b"bad %d" % number, f"{number}-0") for number in range(1_100)]
+            bad = [of(Topics.LLM_RESULTS, b"bad %d" % number, f"{number}-0") for number in range(100)]
+            others = [on_its_own(Topics.LLM_RESULTS, b"other %d" % number) for number in range(4_097)]
             good = of(Topics.LLM_RESULTS, message(), "9999-0")
-            await trial.dispatch(*bad, on_its_own(Topics.LLM_RESULTS, b"bad"), good)
+            await trial.dispatch(*bad, *others, good)
             await trial.settled(good)
             assert trial.metrics.counted[Event.DEAD_LETTER_LOST] == 1
             trial.letters.away = False
             await trial.settled(good, *bad)
-            assert await trial.letters.count() == 1_100
+            await trial.dispatcher.pending.none()
+            assert await trial.letters.count() == 100 + 4_096
+
+
+def large(owner: str, number: int, content: Any = "x") -> Message:
+    """A result that is read in a thread."""
+    told = {"content": "y" * (200 << 10), "more": content}
+    return Message(id=f"{owner}_{number}", run_id=f"run_of_{owner}", owner_key=owner, role=Role.AI, content=told)
+
+
+class TestLarge:
+    """What takes long to read holds up its owner alone."""
+
+    @pytest.mark.parametrize("is_shared", [False, True])
+    async def test_of_one_owner_nothing_overtakes(self, is_shared: bool) -> None:
+        """Results are recorded in the order in which they were sent, large or small; what others sent goes by."""
+        sent = [
+            large("ada", 0, [[]] * 10_000),
+            message().model_copy(update={"id": "ada_1"}),
+            large("ada", 2),
+            message().model_copy(update={"id": "bob_0", "owner_key": "bob"}),
+            large("eve", 0),
+        ]
+        deliveries = [of(Topics.LLM_RESULTS, each, f"{number}-0", shared=is_shared) for number, each in enumerate(sent)]
+        async with dispatching() as trial:
+            await trial.dispatch(*deliveries)
+            await trial.persistence.flush()
+            rows = sorted(trial.store.messages, key=lambda row: str(row["_id"]))
+            await trial.settled(*(deliveries if is_shared else []))
+        assert [row["id"] for row in rows if row["owner_key"] == "ada"] == ["ada_0", "ada_1", "ada_2"]
+        assert rows[0]["id"] == "bob_0"
+        assert {row["id"] for row in rows} == {each.id for each in sent}
+
+    async def test_a_large_message_that_cannot_be_used(self) -> None:
+        """It is a dead letter, and the drain waits for it."""
+        async with dispatching() as trial:
+            bad = of(Topics.LLM_RESULTS, encode(large("ada", 0))[:-1])
+            good = of(Topics.LLM_RESULTS, message(), "2-0")
+            await trial.dispatch(bad, good)
+            await trial.settled(bad, good)
+            assert "not JSON" in (await trial.letter()).reason
 
 
 class TestFull:

@@ -1,5 +1,6 @@
 """From a call of a memory tool to its one result (contract §7)."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from nexus.core.metrics import DeadLetterCause, Event
 from nexus.core.models import Message, Role, Topics, utc_now
 from nexus.core.ports import Acquired, Delivery, RunOrigin, Subscription
 from nexus.core.signing import Signing
-from nexus.core.wire import decode, encode
+from nexus.core.wire import EnvelopeError, decode, encode
 from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.history.recorder import RunOrigins
 from nexus.services.memory.documents import Caller
@@ -29,6 +30,8 @@ from tests.nexus.unit.services.serving import Letters, SettlingBus, SettlingLedg
 
 LONG_MS: Final = 60_000
 SAID_AT: Final = utc_now()
+# For calls that are carried out and calls that wait.
+ROOM: Final = 64 + 1_024
 SIGNING: Final = Signing({"k1": b"the first secret"}, required=True)
 
 
@@ -75,14 +78,21 @@ class Replica:
     service: ToolCallService
     heard: Subscription
     metrics: RecordingMetrics
+    settings: RequestSettings
 
     async def results(self, count: int = 1) -> list[Message]:
         """The next `count` results."""
         return [decode(delivery.payload) for delivery in await take(self.heard, count)]
 
+    def offer(self, delivery: Delivery) -> bool:
+        """Have a call read and offered, as the dispatcher does."""
+        call = read_tool_call(delivery, time.monotonic(), self.settings)
+        assert call
+        return self.service.offer(call)
+
     async def call(self, payload: Message | bytes, **about: Any) -> dict[str, Any]:
         """The content of the result of a call."""
-        assert self.service.offer(calling(payload, **about))
+        assert self.offer(calling(payload, **about))
         (result,) = await self.results()
         await self.drained()
         assert isinstance(result.content, dict)
@@ -111,7 +121,7 @@ async def serving(beside: Replica | None = None, **settings: Any) -> AsyncIterat
     store, bus = (beside.store, beside.bus) if beside else (FakeStore(), SettlingBus())
     ledger = beside.ledger if beside else SettlingLedger(bus)
     letters, metrics, memory = Letters(), RecordingMetrics(), StrangeMemory(store)
-    persistence = PersistenceService(store, ledger=ledger)
+    persistence, limits = PersistenceService(store, ledger=ledger), RequestSettings(**settings)
     service = ToolCallService(
         memory,
         bus,
@@ -119,11 +129,11 @@ async def serving(beside: Replica | None = None, **settings: Any) -> AsyncIterat
         DeadLetterWriter(letters, metrics, None),
         persistence,
         store.ping,
-        RequestSettings(**settings),
+        limits,
         metrics,
     )
     async with bus.subscribe(Topics.TOOLS_RESULTS) as heard, persistence.running(), service.running():
-        yield Replica(store, bus, ledger, letters, memory, persistence, service, heard, metrics)
+        yield Replica(store, bus, ledger, letters, memory, persistence, service, heard, metrics, limits)
 
 
 def update(content: str = "# One", message_id: str = "msg_1", *, owner: str = "ada", **metadata: Any) -> Message:
@@ -177,7 +187,7 @@ class TestResults:
         """It is done, its result is published and recorded in its session, and the delivery is done."""
         async with serving() as replica:
             delivery = shared(update())
-            replica.service.offer(delivery)
+            replica.offer(delivery)
             (result,) = await replica.results()
             await replica.drained()
         assert result.content == {
@@ -223,12 +233,12 @@ class TestOnce:
         async with serving() as replica:
             replica.memory.gate = anyio.Event()
             for _ in range(3):
-                assert replica.service.offer(calling(update()))
+                assert replica.offer(calling(update()))
             replica.memory.gate.set()
             (first,) = await replica.results()
             await replica.drained()
             replica.ledger.clock.now += 5
-            replica.service.offer(calling(update()))
+            replica.offer(calling(update()))
             (again,) = await replica.results()
             await replica.drained()
         assert again == first
@@ -241,7 +251,7 @@ class TestOnce:
         """Nobody sends a call again, so who heard it too waits until it is free and does it."""
         async with serving() as replica:
             await claimed(replica, update())
-            replica.service.offer(shared(update()) if is_shared else calling(update()))
+            replica.offer(shared(update()) if is_shared else calling(update()))
             await replica.ledger.times_asked("claim", 3)
             assert replica.memory.ran == []
             replica.ledger.clock.now += LONG_MS
@@ -272,17 +282,40 @@ class TestOnce:
 
 
 async def test_signed() -> None:
-    """A signed call has a signed result; one that is not signed has none, and nothing is done."""
+    """A signed call has a signed result; one that is not signed is not even read."""
     async with serving(signing=SIGNING) as replica:
         signed = update().model_copy(update={"timestamp": utc_now()})
-        replica.service.offer(calling(update("# Forged", "msg_2")))
-        replica.service.offer(calling(encode(signed, topic=Topics.TOOLS_REQUESTS, signing=SIGNING)))
+        with pytest.raises(EnvelopeError, match="signature: missing"):
+            replica.offer(calling(update("# Forged", "msg_2")))
+        replica.offer(calling(encode(signed, topic=Topics.TOOLS_REQUESTS, signing=SIGNING)))
         (delivery,) = await take(replica.heard, 1)
         assert await replica.rest() == []
-        assert (await letter_of(replica))[1] == "msg_2"
     assert decode(delivery.payload, topic=Topics.TOOLS_RESULTS, signing=SIGNING).content["status"] == "success"
     assert replica.revisions() == ["# One"]
-    assert replica.metrics.counted == {Event.CALL_DONE: 1, DeadLetterCause.UNAUTHENTICATED: 1}
+    assert replica.metrics.counted == {Event.CALL_DONE: 1}
+
+
+class TestTooMany:
+    """No call is left without a result, and no owner waits for the calls of another."""
+
+    async def test_a_flood_of_one_owner(self) -> None:
+        """Those that cannot wait are told so at once, and the call of another owner is done in its turn."""
+        async with serving() as replica:
+            replica.memory.gate = anyio.Event()
+            for number in range(700):
+                assert replica.offer(calling(update(message_id=f"msg_{number}")))
+            assert replica.offer(calling(update(message_id="msg_of_bob", owner="bob")))
+
+            async def turned_to_bob() -> bool:
+                return any(caller.owner_key == "bob" for caller in replica.memory.ran)
+
+            await until(turned_to_bob)
+            assert len(replica.memory.ran) <= 9
+            replica.memory.gate.set()
+            await replica.drained()
+        # Of one owner at most eight are carried out at once, and half of the room is for those that wait.
+        done = 8 + 512 + 1
+        assert replica.metrics.counted == {Event.CALL_DONE: done, Event.CALL_FAILED: 701 - done}
 
 
 class TestSurplus:
@@ -292,28 +325,28 @@ class TestSurplus:
         """Those for which there is room are carried out, all others are told to come again."""
         async with serving() as replica:
             replica.memory.gate = anyio.Event()
-            for number in range(1_500):
-                assert replica.service.offer(calling(update(message_id=f"msg_{number}", owner=f"o{number}")))
-            refused = await replica.results(1_500 - 1_024)
+            for number in range(1_200):
+                assert replica.offer(calling(update(message_id=f"msg_{number}", owner=f"o{number}")))
+            refused = await replica.results(1_200 - ROOM)
             replica.memory.gate.set()
-            done = await replica.results(1_024)
+            done = await replica.results(ROOM)
             await replica.drained()
         contents = [result.content for result in refused]
         assert all(content["result"].startswith("Too many calls are waiting") for content in contents)
         assert all(content["error"]["retryable"] for content in contents)
         assert {result.content["status"] for result in done} == {"success"}
-        assert len(replica.store.messages) == 1_500
+        assert len(replica.store.messages) == 1_200
         assert await replica.letters.count() == 0
-        assert replica.metrics.counted == {Event.CALL_DONE: 1_024, Event.CALL_FAILED: 1_500 - 1_024}
+        assert replica.metrics.counted == {Event.CALL_DONE: ROOM, Event.CALL_FAILED: 1_200 - ROOM}
 
     async def test_another_replica_has_room(self) -> None:
         """It is carried out there, and this replica says nothing."""
         async with serving() as full, serving(full) as other:
             await _fill(full)
             delivery = calling(update("# Two", message_id="surplus"))
-            assert other.service.offer(delivery)
+            assert other.offer(delivery)
             await full.ledger.times_asked("conclude")
-            assert full.service.offer(delivery)
+            assert full.offer(delivery)
             full.memory.gate.set()
             await full.drained()
         assert "# Two" in full.revisions()
@@ -324,20 +357,18 @@ class TestSurplus:
         async with serving() as replica:
             await _fill(replica)
             replica.ledger.failures["claim"] = 1
-            assert replica.service.offer(calling(update(message_id="surplus")))
+            assert replica.offer(calling(update(message_id="surplus")))
             assert await letter_of(replica) == ("away", "surplus")
             replica.memory.gate.set()
             await replica.drained()
 
 
 async def _fill(replica: Replica) -> None:
-    """Have as many calls run, and wait, as may."""
+    """Have as many calls run, and wait, as may, each of another owner."""
     replica.memory.gate = anyio.Event()
-    for number in range(1_024):
-        assert replica.service.offer(calling(update(message_id=f"msg_{number}", owner=f"o{number}")))
+    for number in range(ROOM):
+        assert replica.offer(calling(update(message_id=f"msg_{number}", owner=f"o{number}")))
     await replica.ledger.times_asked("claim", 64)
-    for number in range(64):
-        assert replica.service.offer(calling(update(message_id=f"more_{number}", owner=f"o{number}")))
 
 
 class TestFaults:
@@ -360,7 +391,7 @@ class TestFaults:
         """A call that waits for it is not claimed, so their deaths are no attempts."""
         async with serving() as replica:
             replica.store.down = True
-            replica.service.offer(calling(update()))
+            replica.offer(calling(update()))
             await until(_asked_for(replica, "ping", 2))
             assert replica.ledger.asked["claim"] == 0
             replica.store.down = False
@@ -396,7 +427,7 @@ class TestFaults:
         """Calls are not resent, so it is tried until Redis is back."""
         async with serving() as replica:
             replica.ledger.failures[operation] = 1
-            replica.service.offer(calling(update()))
+            replica.offer(calling(update()))
             assert len(await replica.results()) == 1
             await replica.drained()
         assert replica.revisions() == ["# One"]
@@ -411,8 +442,9 @@ def _asked_for(replica: Replica, operation: str, times: int) -> Callable[[], Awa
 
 async def _late(replica: Replica, delivery: Delivery) -> dict[str, Any]:
     """The result of a call that arrived long ago."""
-    with anyio.fail_after(PATIENCE_S):
-        await replica.service._answer(delivery, anyio.current_time() - 11)
+    call = read_tool_call(delivery, time.monotonic() - 11, replica.settings)
+    assert call
+    assert replica.service.offer(call)
     (result,) = await replica.results()
     assert isinstance(result.content, dict)
     return result.content
