@@ -100,6 +100,7 @@ class TestCommandLine:
             ("databases", "--uri", f"mongodb://user:{SECRET}/x@127.0.0.1"),
             ("databases", "--uri", f"mongodb://user:@{SECRET}:x@127.0.0.1"),
             ("databases", "--uri", f"redis://:{SECRET}@127.0.0.1"),
+            ("databases", "--uri", f"mongodb://user:{SECRET}@127.0.0.1/?tls=true&tlsCAFile=/no/such.pem"),
         ],
         ids=" ".join,
     )
