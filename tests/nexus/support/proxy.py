@@ -3,7 +3,7 @@
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -33,6 +33,8 @@ class Proxy:
         bytes_per_s: how much a connection carries, either way; 0 without limit.
         refusing: new connections are reset at once.
         silent: new connections are accepted and carry nothing, like a host that has vanished.
+        spoil: what becomes of a piece that came from the server; None for the same, and one cut short ends its
+            connection.
         received: bytes that came from the server.
         accepted: connections until now.
     """
@@ -43,6 +45,7 @@ class Proxy:
         self.bytes_per_s = 0
         self.refusing = False
         self.silent = False
+        self.spoil: Callable[[bytes], bytes] | None = None
         self.received = 0
         self.accepted = 0
         self._target = (host, port)
@@ -131,6 +134,12 @@ class Proxy:
                     if connection.muted:
                         continue
                     self.received += len(piece)
+                    if self.spoil:
+                        spoilt = self.spoil(piece)
+                        await sink.send(spoilt)
+                        if len(spoilt) < len(piece):
+                            break
+                        continue
                 await sink.send(piece)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass
