@@ -166,27 +166,29 @@ class Indexes:
 
     async def _make(self) -> None:
         # The long limit is also one for finding the server, so it is found first.
-        await self._client.admin.command("ping")
+        server = await self._client.admin.command("hello")
+        # Else the server waits until every member has the index, one that is away included.
+        quorum = {"commitQuorum": "majority"} if "setName" in server else {}
         with pymongo.timeout(_INDEXING_S):
             for name, indexes in INDEXES.items():
-                await _make_missing(self._database[name], indexes)
+                await _make_missing(self._database[name], indexes, quorum)
             with suppress(PyMongoError):
                 details = self._database["memory_details"]
                 if WORDS not in await _existing(details):
-                    await details.create_indexes([WORDS_INDEX])
+                    await details.create_indexes([WORDS_INDEX], **quorum)
 
 
-async def _make_missing(collection: Any, indexes: Sequence[IndexModel]) -> None:
+async def _make_missing(collection: Any, indexes: Sequence[IndexModel], quorum: Mapping[str, str]) -> None:
     there = await _existing(collection)
     missing = [index for index in indexes if not any(_is_same_index(index.document, other) for other in there.values())]
     if not missing:
         return
     try:
-        await collection.create_indexes(missing)
+        await collection.create_indexes(missing, **quorum)
     except OperationFailure:
         # Of several it does not say which one failed.
         for index in missing:
-            await _make_index(collection, index)
+            await _make_index(collection, index, quorum)
 
 
 async def _existing(collection: Any) -> Mapping[str, Any]:
@@ -198,9 +200,9 @@ async def _existing(collection: Any) -> Mapping[str, Any]:
     return there
 
 
-async def _make_index(collection: Any, index: IndexModel) -> None:
+async def _make_index(collection: Any, index: IndexModel, quorum: Mapping[str, str]) -> None:
     try:
-        await collection.create_indexes([index])
+        await collection.create_indexes([index], **quorum)
     except DuplicateKeyError as error:
         fields = ", ".join((error.details or {}).get("keyPattern", ["unique fields"]))
         text = f"collection {collection.name}: several documents have the same {fields}; remove all but one"

@@ -11,6 +11,7 @@ from bson import ObjectId
 from pymongo import AsyncMongoClient
 
 from nexus.adapters.mongo import Driver, MongoStore, open_mongo
+from nexus.adapters.mongo.schema import WORDS
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.ports.memory import TurnTouch
@@ -20,7 +21,7 @@ from tests.nexus.support.drivers import DRIVERS
 from tests.nexus.support.mongo_server import real_mongod
 from tests.nexus.support.replica_set import ReplicaSet, replica_set
 from tests.nexus.support.rows import ids, moment, row
-from tests.nexus.support.waiting import until
+from tests.nexus.support.waiting import PATIENCE_S, until
 
 # Every kind of document, as the store has them before: one each, acknowledged.
 _BEFORE = dict.fromkeys(
@@ -161,3 +162,24 @@ async def test_what_no_majority_has_is_not_stored(driver: Driver, tmp_path: Path
             assert {name for name, is_new in written.items() if not is_new} == set()
             refused, known = await store.insert_messages([row(3, content=_REFUSED), row(2)])
             assert (type(refused), known) == (StoreRejectedError, False)
+
+
+@pytest.mark.once
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.skipif(real_mongod() is None, reason="no mongod: a replica set needs real ones")
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_an_index_of_a_new_release_while_a_member_is_dead(driver: Driver, tmp_path: Path) -> None:
+    """It is made by the members that are there: rows are recorded, and need not wait for the dead one."""
+    async with replica_set(tmp_path) as servers:
+        async with open_mongo(servers.uri, "d", driver=driver, timeout_ms=20_000) as store:
+            await _prepare(store, servers.uri)
+        async with AsyncMongoClient[Row](servers.uri) as client:
+            await client["d"]["messages"].drop_index("newest_of_run")
+            await client["d"]["memory_details"].drop_index(WORDS)
+        await servers.kill_secondaries(1)
+        async with open_mongo(servers.uri, "d", driver=driver, timeout_ms=20_000) as store:
+            with anyio.fail_after(PATIENCE_S):
+                assert await store.insert_message(row(2))
+        async with AsyncMongoClient[Row](servers.uri) as client:
+            assert "newest_of_run" in await client["d"]["messages"].index_information()
+            assert WORDS in await client["d"]["memory_details"].index_information()

@@ -49,13 +49,11 @@ class ReplicaSet:
         """End the primary with SIGKILL."""
         await (await self._primary()).kill()
 
-    async def kill_secondaries(self) -> None:
-        """End the others with SIGKILL. The primary remains one for `election_timeout_ms`."""
+    async def kill_secondaries(self, count: int = 2) -> None:
+        """End so many others with SIGKILL. Without both the primary remains one for `election_timeout_ms`."""
         primary = await self._primary()
-        async with anyio.create_task_group() as tasks:
-            for member in self._members.values():
-                if member is not primary:
-                    tasks.start_soon(member.kill)
+        for member in [each for each in self._members.values() if each is not primary][:count]:
+            await member.kill()
 
     async def fail_over(self) -> None:
         """Kill the primary, then start the others, which were killed: one of them becomes primary."""
