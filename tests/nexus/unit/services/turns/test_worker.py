@@ -94,9 +94,9 @@ async def test_a_turn_that_goes_on_after_its_summary() -> None:
 class InterruptedStore(FakeStore):
     """A store that says, when the rows of a run are read for the first time, that more was heard of it."""
 
-    async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
+    async def run_messages(self, owner_key: str, run_id: str, **about: Any) -> list[Row]:
         """The rows, as they were before."""
-        rows = await super().run_messages(owner_key, run_id, limit=limit, skip=skip)
+        rows = await super().run_messages(owner_key, run_id, **about)
         if self.calls.count("run_messages") == 1:
             await self.turns.touch_runs([TurnTouch(owner_key, "s", run_id, {"heard_at": utc_now()})])
         return rows
