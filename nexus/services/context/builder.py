@@ -249,19 +249,16 @@ class ContextBuilder:
         return {**content, "context": {**content["context"], "timings_ms": timings.ms}}
 
     async def _dialogue(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
-        kept = await self._sources.kept(build.request) if build.request.continuation else None
+        kept = await self._sources.kept(build, RunPrefix.from_bytes) if build.request.continuation else None
         start.begin("" if kept else None)
         if kept:
-            return RunPrefix.from_bytes(kept)
+            return kept
         prefix, complete = await self._new_dialogue(build, timings)
         prefix = prefix._replace(notes=[*prefix.notes, *await start.notes()])
         if not complete or prefix.degraded:
             # An earlier build of the run may have been whole.
-            kept = await self._sources.kept(build.request)
-            return RunPrefix.from_bytes(kept) if kept else prefix
-        mine = prefix.to_bytes()
-        kept = await self._sources.keep(build, mine)
-        return prefix if kept == mine else RunPrefix.from_bytes(kept)
+            return await self._sources.kept(build, RunPrefix.from_bytes) or prefix
+        return await self._sources.keep(build, prefix.to_bytes(), RunPrefix.from_bytes) or prefix
 
     async def _new_dialogue(self, build: Build, timings: _Timings) -> tuple[RunPrefix, bool]:
         """The five messages as of now, and whether all accepted rows are in them."""
@@ -273,8 +270,7 @@ class ContextBuilder:
             return _dialogue_prefix(build, gathered, tools, degraded), gathered.complete
 
     async def _thinking(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
-        kept = await self._sources.kept(build.request)
-        view = ThinkingView.from_bytes(kept) if kept else None
+        view = await self._sources.kept(build, ThinkingView.from_bytes)
         start.begin(view.remembered.goal if view else None)
         with timings.measured(Stage.GATHER):
             recalled = await recall_all(self._sources, build, view.remembered if view else None)
@@ -283,7 +279,8 @@ class ContextBuilder:
             tools = view.tools if view else offered(self._sources.tools, build.request)
             prefix = _thinking_prefix(build, recalled, tools, degraded)
         if view is None and not degraded:
-            await self._sources.keep(build, ThinkingView(tools, recalled.remembered).to_bytes())
+            mine = ThinkingView(tools, recalled.remembered).to_bytes()
+            await self._sources.keep(build, mine, ThinkingView.from_bytes)
         return prefix._replace(notes=[*prefix.notes, *await start.notes()])
 
     async def _agent(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
@@ -302,8 +299,8 @@ class ContextBuilder:
         if view is None:
             view = context.view
             if context.session.complete and not context.degraded:
-                kept = await self._sources.keep(build, view.to_bytes(), context.memory.compactions)
-                view = RunView.from_bytes(kept)
+                mine, compactions = view.to_bytes(), context.memory.compactions
+                view = await self._sources.keep(build, mine, RunView.from_bytes, compactions) or view
         assembled = context.assembled
         return RunPrefix(
             assembled.messages,

@@ -2,8 +2,8 @@
 
 Rules of this module:
 
-- All reads run at once, under one deadline, and each catches its own errors. A part that was not read in time is
-  missing, which the answer says in `degraded`; it is never taken for empty.
+- All reads run at once, under one deadline, and each catches its own errors, also those that nobody expects. A part
+  that was not read in time is missing, which the answer says in `degraded`; it is never taken for empty.
 - A read on which another depends may not take all of the time: the working memory, which says where the history
   begins, and the profile, which may ask for more of it, get half.
 - Recording runs beside the reads. An answer waits for it briefly.
@@ -13,14 +13,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from nexus.core.concurrency import ungrouped
-from nexus.core.errors import BusUnavailableError, NexusError, StoreUnavailableError
+from nexus.core.concurrency import OuterHandler, ungrouped
+from nexus.core.errors import NexusError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, Part
 from nexus.core.ports import (
     DocumentStore,
@@ -50,6 +50,12 @@ _WRITING_TOOLS: Final = MEMORY_TOOLS - READING_TOOLS
 _FIRST: Final = 0.5
 # How long an answer that is otherwise ready waits for its input to be in the store.
 _RECORDING_S: Final = 0.25
+# The time that the ledger has at least, also where that for reading is over.
+_LEDGER_S: Final = 0.25
+# What a run's first build kept, beside the parts.
+BEGINNING: Final = "beginning"
+_Name = TypeVar("_Name", bound=str)
+_Beginning = TypeVar("_Beginning")
 _STOPPED_EARLY: Final = "history: reading stopped early"
 _INCOMPLETE: Final = "history: what was heard last is not written yet"
 _OTHER_AGENT: Final = (
@@ -139,20 +145,32 @@ class Sources:
     memory: MemorySource | None
     metrics: Metrics
 
-    async def kept(self, request: BuildRequest, compactions: int = 0) -> bytes | None:
-        """The beginning of the run as its first build kept it, see `prefix_key`; None also if the ledger is away."""
-        try:
-            return await self.ledger.kept(prefix_key(request, compactions))
-        except BusUnavailableError:
-            return None
+    def beginning(self, build: Build, parse: Callable[[bytes], _Beginning], compactions: int = 0) -> "Read":
+        """The read of what the first build of the run kept of its beginning, see `prefix_key`; None for nothing."""
 
-    async def keep(self, build: Build, mine: bytes, compactions: int = 0) -> bytes:
-        """Keep `mine` for later builds of the run. Returns the beginning that the first build has kept."""
-        key = prefix_key(build.request, compactions)
-        try:
-            return await self.ledger.keep_first(key, mine, build.settings.keep_prefix_ms)
-        except BusUnavailableError:
-            return mine
+        async def call() -> _Beginning | None:
+            kept = await self.ledger.kept(prefix_key(build.request, compactions))
+            return parse(kept) if kept else None
+
+        return Read(call, max(first_deadline(build), anyio.current_time() + _LEDGER_S))
+
+    async def kept(self, build: Build, parse: Callable[[bytes], _Beginning], compactions: int = 0) -> _Beginning | None:
+        """The beginning of the run; None also where it cannot be read."""
+        found = await read_all({BEGINNING: self.beginning(build, parse, compactions)}, self.metrics)
+        return found.get(BEGINNING)
+
+    async def keep(
+        self, build: Build, mine: bytes, parse: Callable[[bytes], _Beginning], compactions: int = 0
+    ) -> _Beginning | None:
+        """Keep `mine` for later builds of the run. Returns what another build has kept before, if anything."""
+
+        async def call() -> _Beginning | None:
+            key = prefix_key(build.request, compactions)
+            kept = await self.ledger.keep_first(key, mine, build.settings.keep_prefix_ms)
+            return None if kept == mine else parse(kept)
+
+        deadline = max(build.read_until, anyio.current_time() + _LEDGER_S)
+        return (await read_all({BEGINNING: Read(call, deadline)}, self.metrics)).get(BEGINNING)
 
 
 class Read(NamedTuple):
@@ -162,20 +180,21 @@ class Read(NamedTuple):
     deadline: float
 
 
-async def read_all(reads: Mapping[Part, Read]) -> dict[Part, Any]:
-    """The results of reads that run at once, without those that failed or were not done in time."""
-    found: dict[Part, Any] = {}
+async def read_all(reads: Mapping[_Name, Read], metrics: Metrics) -> dict[_Name, Any]:
+    """The results of reads that run at once, without those that failed, however, or were not done in time."""
+    found: dict[_Name, Any] = {}
 
-    async def read(part: Part, call: Callable[[], Awaitable[Any]], deadline: float) -> None:
-        try:
-            with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
-                found[part] = await call()
-        except (NexusError, TimeoutError) as error:
-            _log.warning("degraded", part=part, reason=str(error) or "not in time")
+    async def read(name: _Name, call: Callable[[], Awaitable[Any]], deadline: float) -> None:
+        with OuterHandler(metrics, "reads", part=name):
+            try:
+                with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
+                    found[name] = await call()
+            except (NexusError, TimeoutError) as error:
+                _log.warning("degraded", part=name, reason=str(error) or "not in time")
 
     async with anyio.create_task_group() as tasks:
-        for part, (call, deadline) in reads.items():
-            tasks.start_soon(read, part, call, deadline)
+        for name, (call, deadline) in reads.items():
+            tasks.start_soon(read, name, call, deadline)
     return found
 
 
@@ -226,14 +245,14 @@ async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
     reads = {Part.HISTORY: history(first_size)}
     if request.user_profile is None:
         reads[Part.PROFILE] = Read(partial(_profile, sources.documents, request.owner_key), first_deadline(build))
-    found = await read_all(reads)
+    found = await read_all(reads, sources.metrics)
     profile = found.get(Part.PROFILE, request.user_profile)
     size, size_notes = read_history_size(profile, settings.history_size)
     missing = [part for part in reads if part not in found]
     past: Past = found.get(Part.HISTORY, Past([]))
     if size > first_size and Part.HISTORY in found:
         # The stored profile wants more messages than the default.
-        more = await read_all({Part.HISTORY: history(size)})
+        more = await read_all({Part.HISTORY: history(size)}, sources.metrics)
         past = more.get(Part.HISTORY, past)
         missing += [] if more else [Part.HISTORY]
     notes = [*request.notes, *size_notes, *([_STOPPED_EARLY] if past.stopped_early else []), *incomplete_note(past)]
@@ -296,12 +315,13 @@ class RunStart:
         self._recording = self._needs_outbox = True
         self._offer_turn()
         self._tasks.start_soon(self._insert)
-        self._tasks.start_soon(self._record_origin)
+        self._tasks.start_soon(self._learn_origin)
 
     async def notes(self) -> list[str]:
         """Notes on where the run belongs, when the ledger has answered."""
         if self._recording:
-            await self._origin_known.wait()
+            with anyio.move_on_after(max(self._build.read_until - anyio.current_time(), _LEDGER_S)):
+                await self._origin_known.wait()
         return self._notes
 
     async def recorded(self) -> None:
@@ -316,11 +336,12 @@ class RunStart:
 
     async def _insert(self) -> None:
         build = self._build
-        try:
-            await self._sources.conversation.insert_input(build.input_row, outbox_waiting=build.outbox_waiting)
-            self._needs_outbox = False
-        except StoreUnavailableError as error:
-            _log.warning("input_not_recorded", request_id=build.request.request_id, reason=str(error))
+        with OuterHandler(self._sources.metrics, "inputs", request_id=build.request.request_id):
+            try:
+                await self._sources.conversation.insert_input(build.input_row, outbox_waiting=build.outbox_waiting)
+                self._needs_outbox = False
+            except StoreUnavailableError as error:
+                _log.warning("input_not_recorded", request_id=build.request.request_id, reason=str(error))
         self._insert_over.set()
 
     def _offer_turn(self) -> None:
@@ -344,6 +365,11 @@ class RunStart:
             self._sources.metrics.count(Event.TURN_LOST)
             _log.error("turn_not_recorded", request_id=request.request_id, reason="too much is waiting")
 
+    async def _learn_origin(self) -> None:
+        with OuterHandler(self._sources.metrics, "inputs", request_id=self._build.request.request_id):
+            await self._record_origin()
+        self._origin_known.set()
+
     async def _record_origin(self) -> None:
         request, conversation = self._build.request, self._sources.conversation
         mine = request.origin
@@ -355,4 +381,3 @@ class RunStart:
             first = await conversation.begin_run(request.owner_key, request.run_id, mine, keep_ms)
             self._notes += [] if first.sub_agent == mine.sub_agent else [_OTHER_AGENT]
             self._notes += [] if first.session_id == mine.session_id else [_OTHER_SESSION]
-        self._origin_known.set()

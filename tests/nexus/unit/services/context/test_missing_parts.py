@@ -1,15 +1,19 @@
 """Whatever of its sources a build cannot read, there is an answer that says what is missing (contract §1.4)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any, Final
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from nexus.adapters.in_memory import MemoryBus, MemoryLedger
-from nexus.core.errors import BusUnavailableError, NexusError, RequestError, StoreUnavailableError
+from nexus.adapters.in_memory import MemoryBus, MemoryLedger, MemoryOutbox
+from nexus.core.errors import BusUnavailableError, RequestError, StoreUnavailableError
 from nexus.core.metrics import Part
-from nexus.core.ports import Row
+from nexus.core.ports import OutboxRow, Row
 from nexus.core.turns import Goal, TurnStart
 from nexus.core.working_memory import CompactionJob, CompactionRequest, Snapshot
 from nexus.services.context.builder import BuilderSettings, Built, ContextBuilder
@@ -20,34 +24,79 @@ from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.parts import past, request, within
 
-LAYOUTS: Final = ("dialogue", "agent", "thinking")
 READ_BY: Final[dict[str, frozenset[str]]] = {
     "dialogue": frozenset({"history", "profile", "tools"}),
     "agent": frozenset({"history", "state", "turns", "working_memory", "tools"}),
     "thinking": frozenset({"turns", "tools"}),
 }
-SOURCES: Final = ("history", "profile", "state", "turns", "working_memory", "tools", "insert")
+PARTS: Final = ("history", "profile", "state", "turns", "working_memory", "tools")
+# Beside the parts: the insertion of the input, what the ledger keeps of a run, and the outbox, which holds history.
+LEDGER: Final = ("beginning", "keeping", "origin")
+SOURCES: Final = (*PARTS, "insert", *LEDGER, "outbox")
+# Each is a build: its layout, whether the run goes on, and whether it is a sub-agent's.
+SHAPES: Final = [
+    ("dialogue", False, False),
+    ("dialogue", True, False),
+    ("agent", False, False),
+    ("agent", True, False),
+    ("agent", False, True),
+    ("agent", True, True),
+    ("thinking", False, False),
+    ("thinking", True, False),
+]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """No rendering of tracebacks, which takes far longer than builds."""
+    with capture_logs():
+        yield
+
+
+class Kind:
+    """How a source fails.
+
+    Attributes:
+        after_s: how long it takes, so that others have succeeded before.
+        error: what it raises then; None for an error of its port, and for no error at all where it takes for ever.
+    """
+
+    def __init__(self, name: str, after_s: float = 0, error: Exception | None = None) -> None:
+        self.name = name
+        self.after_s = after_s
+        self.error = error
+
+    def __repr__(self) -> str:
+        """Its name, for the names of tests."""
+        return self.name
+
+    async def fail(self, source: str) -> None:
+        """Fail so."""
+        await anyio.sleep(self.after_s)
+        of_port = BusUnavailableError if source in {*LEDGER, "outbox"} else StoreUnavailableError
+        raise self.error or of_port("away")
+
+
+KINDS: Final = [
+    Kind("away"),
+    Kind("never", 1_000),
+    Kind("late", 0.1),
+    Kind("unexpected", 0, RuntimeError("boom")),
+    Kind("late_and_unexpected", 0.1, LookupError("boom")),
+]
+Missing = Mapping[str, Kind]
 
 
 class Faults:
-    """Which sources are away, and how.
+    """Which sources are away, and how."""
 
-    Attributes:
-        error: what a read raises; None for one that never returns.
-    """
-
-    def __init__(self, missing: Sequence[str], error: NexusError | None) -> None:
-        self.missing = missing
-        self.error = error
+    def __init__(self) -> None:
+        self.missing: Missing = {}
 
     async def read(self, source: str) -> None:
         """Fail, if the source is away."""
-        if source not in self.missing:
-            return
-        if self.error is None:
-            await anyio.sleep_forever()
-        else:
-            raise self.error
+        if kind := self.missing.get(source):
+            await kind.fail(source)
 
 
 class FaultyStore(FakeStore):
@@ -99,9 +148,9 @@ class FaultySources:
         return anyio.Event()
 
     async def goal(self, owner_key: str, session_id: str, run_id: str) -> Goal:  # noqa: ARG002  # as the port has it
-        """None."""
+        """That of the second turn."""
         await self.faults.read("turns")
-        return Goal()
+        return Goal("Grow beans", "turn_2", 2, 1)
 
     async def past_turns(self, owner_key: str, session_id: str, **_: Any) -> list[Row]:  # noqa: ARG002  # likewise
         """None."""
@@ -123,65 +172,153 @@ class FaultySources:
         return SessionState()
 
 
-async def built(
-    layout: str, missing: Sequence[str], error: NexusError | None, on_history_failure: Any = "degrade"
-) -> Built:
-    """What comes of a first build with these sources away."""
-    faults = Faults(missing, error)
-    store, sources, registry = FaultyStore(faults), FaultySources(faults), ToolRegistry()
-    store.plant("messages", past(2))
-    registry.complete = "tools" not in missing
-    builder = ContextBuilder(
-        PersistenceService(store),
-        store,
-        registry,
-        MemoryLedger(MemoryBus()),
-        BuilderSettings(on_history_failure=on_history_failure),
-        states=sources,
-        turns=sources,
-        memory=sources,
-        counter=FakeCounter(),
-    )
-    return await builder.build(request(run_metadata={"layout": layout}), within(1.0 if error is None else 20.0))
+class FaultyLedger(MemoryLedger):
+    """A ledger, and its outbox, of which some operations fail."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__(MemoryBus())
+        self.faults = faults
+        self.outbox = FaultyOutbox(faults)
+        self.garbage = b""
+
+    async def kept(self, key: str) -> bytes | None:
+        """What is kept, or something else."""
+        await self.faults.read("beginning")
+        return self.garbage or await super().kept(key)
+
+    async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
+        """Keep it, unless something is kept. An origin is a list of a session and an agent."""
+        await self.faults.read("origin" if value.count(b"[") == 1 else "keeping")
+        return self.garbage or await super().keep_first(key, value, keep_ms)
 
 
-@pytest.mark.parametrize("error", [StoreUnavailableError("away"), BusUnavailableError("away"), None], ids=repr)
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_one_source_is_away(layout: str, source: str, error: NexusError | None) -> None:
-    """The context lacks that part alone, says so, and an input that is not stored goes into the outbox."""
-    if source == "insert" and isinstance(error, BusUnavailableError):
-        pytest.skip("a store does not fail with an error of the bus")
-    done = await built(layout, [source], error)
-    assert isinstance(done.result, dict)
-    assert done.result["degraded"] == ([source] if source in READ_BY[layout] else [])
-    assert not done.failed
-    if source == "insert":
-        assert done.outbox is not None
-        assert b"human_of_run_1" in done.outbox.content
-    elif source not in {"history", "turns"}:
-        assert done.outbox is None
+class FaultyOutbox(MemoryOutbox):
+    """An outbox that can fail."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__()
+        self.faults = faults
+
+    async def of_owner(self, owner_key: str) -> list[OutboxRow]:
+        """The rows of one owner."""
+        await self.faults.read("outbox")
+        return await super().of_owner(owner_key)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_everything_is_away(layout: str) -> None:
-    """All parts are named, in the order of the alphabet, whichever failed first."""
-    done = await built(layout, SOURCES, StoreUnavailableError("away"))
-    assert isinstance(done.result, dict)
-    assert done.result["degraded"] == sorted(READ_BY[layout])
-    assert done.outbox is not None
+class Scene:
+    """A builder whose sources fail as they are told."""
+
+    def __init__(self, on_history_failure: Any = "degrade") -> None:
+        self.faults, self.registry = Faults(), ToolRegistry()
+        self.store, self.sources = FaultyStore(self.faults), FaultySources(self.faults)
+        self.store.plant("messages", past(2))
+        self.ledger = FaultyLedger(self.faults)
+        self.builder = ContextBuilder(
+            PersistenceService(self.store, ledger=self.ledger, outbox=self.ledger.outbox),
+            self.store,
+            self.registry,
+            self.ledger,
+            BuilderSettings(on_history_failure=on_history_failure),
+            states=self.sources,
+            turns=self.sources,
+            memory=self.sources,
+            counter=FakeCounter(),
+        )
+        self._runs = 0
+
+    async def build(self, shape: tuple[str, bool, bool], missing: Missing, *, run_id: str = "") -> Built:
+        """Build the next run, or that one, while these sources are away. The outbox is said to have rows."""
+        layout, continued, is_sub = shape
+        self._runs += 1
+        self.faults.missing = missing
+        self.registry.complete = "tools" not in missing
+        agent = {"kind": "sub", "id": "helper", "role": "Gardener"} if is_sub else {"kind": "main"}
+        later = [{"id": f"a{self._runs}", "role": "AI", "content": "on it"}] if continued else []
+        asked = request(
+            run_id=run_id or f"run_{self._runs}", later=later, run_metadata={"layout": layout, "agent": agent}
+        )
+        return await self.builder.build(asked, within(5.0), outbox_waiting=True)
 
 
-@pytest.mark.parametrize("missing", [["history"], SOURCES])
-@pytest.mark.parametrize("layout", ["dialogue", "agent"])
-async def test_the_history_may_be_demanded(layout: str, missing: Sequence[str]) -> None:
+def subsets(layout: str) -> Iterator[tuple[str, ...]]:
+    """Every combination of what a layout depends on; what the ledger keeps fails together."""
+    names = [*sorted(READ_BY[layout]), "insert", "ledger", "outbox"]
+    for count in range(len(names) + 1):
+        for chosen in combinations(names, count):
+            yield tuple(each for name in chosen for each in (LEDGER if name == "ledger" else (name,)))
+
+
+def expected(shape: tuple[str, bool, bool], missing: Missing) -> list[str]:
+    """The parts that a context lacks while these sources are away."""
+    lacking = {*missing} | ({"history"} if "outbox" in missing else set())
+    return sorted(READ_BY[shape[0]] & lacking)
+
+
+def check(shape: tuple[str, bool, bool], missing: Missing, done: Built) -> None:
+    """A context that says what it lacks, without a fault; an input that is not stored is for the outbox."""
+    told = shape, missing, done.result
+    assert isinstance(done.result, dict), told
+    assert done.result["degraded"] == expected(shape, missing), told
+    assert not done.failed, told
+    if "insert" in missing:
+        assert done.outbox is not None, told
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+async def test_every_combination_of_sources_is_away(shape: tuple[str, bool, bool], kind: Kind) -> None:
+    """The context lacks these parts alone, and says so."""
+    scene = Scene()
+    for names in subsets(shape[0]):
+        missing = dict.fromkeys(names, kind)
+        check(shape, missing, await scene.build(shape, missing))
+
+
+@given(
+    shape=st.sampled_from(SHAPES), missing=st.dictionaries(st.sampled_from(SOURCES), st.sampled_from(KINDS), min_size=2)
+)
+async def test_each_is_away_in_its_own_way(shape: tuple[str, bool, bool], missing: Missing) -> None:
+    """However they fail together."""
+    check(shape, missing, await Scene().build(shape, missing))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[1]], ids=str)
+async def test_a_run_that_was_begun_whole(shape: tuple[str, bool, bool], kind: Kind) -> None:
+    """Its next context lacks what is away now; in the dialogue layout, whose beginning is kept, nothing."""
+    scene = Scene()
+    check(shape, {}, await scene.build((shape[0], False, shape[2]), {}, run_id="run"))
+    parts = {part: kind for part in PARTS if part != "tools"}
+    done = await scene.build(shape, parts, run_id="run")
+    check(shape, {} if shape[0] == "dialogue" else parts, done)
+
+
+@pytest.mark.parametrize("garbage", [b"{", b"[]", b"null", b'{"a": 1}', b"[1, 2, 3]", b"\xff"], ids=repr)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+async def test_what_is_kept_cannot_be_read(shape: tuple[str, bool, bool], garbage: bytes) -> None:
+    """It is as if nothing was kept: another release may have kept it."""
+    scene = Scene()
+    scene.ledger.garbage = garbage
+    check(shape, {}, await scene.build(shape, {}))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[0] != "thinking"], ids=str)
+async def test_the_history_may_be_demanded(shape: tuple[str, bool, bool], kind: Kind) -> None:
     """Then a context without it is refused, but the input is recorded all the same."""
-    done = await built(layout, missing, StoreUnavailableError("away"), on_history_failure="error")
-    assert isinstance(done.result, RequestError)
-    assert done.result.code == "HISTORY_UNAVAILABLE"
-    assert (done.outbox is not None) == ("insert" in missing)
+    scene = Scene(on_history_failure="error")
+    for names in subsets(shape[0]):
+        missing = dict.fromkeys(names, kind)
+        done = await scene.build(shape, missing)
+        if "history" not in expected(shape, missing):
+            check(shape, missing, done)
+            continue
+        assert isinstance(done.result, RequestError), (shape, names)
+        assert done.result.code == "HISTORY_UNAVAILABLE", (shape, names)
+        assert not done.failed
+        assert done.outbox is not None or "insert" not in missing
 
 
 def test_the_parts_are_those_of_the_metrics() -> None:
     """No part of a context is left out above."""
-    assert {*SOURCES} - {"insert"} == {part.value for part in Part}
+    assert {*PARTS} == {part.value for part in Part}
