@@ -366,14 +366,17 @@ async def test_only_its_own_answer_is_believed(spoof: str, signing: Signing | No
 @pytest.mark.parametrize("mine", [None, LENIENT, REQUIRED])
 async def test_an_answer_to_its_own_bytes(mine: Signing | None) -> None:
     """Whatever the answer is, an ID_CONFLICT too: it is about this request and no copy of it."""
+    bus = AwayBus(0)
 
-    async def respond(bus: MemoryBus, asked: Message, _count: int) -> None:
-        sha256 = hashlib.sha256(encode(asked)).hexdigest()
+    async def respond(_bus: MemoryBus, asked: Message, _count: int) -> None:
         await reply(bus, asked, refusal("UNAUTHENTICATED"), mine, request_sha256="f" * 64)
-        await reply(bus, asked, refusal("ID_CONFLICT"), mine, request_sha256=sha256)
+        # The request is sent under the name of its bytes.
+        await reply(bus, asked, refusal("ID_CONFLICT"), mine, request_sha256=bus.names[0])
 
-    with pytest.raises(AnswerError, match="ID_CONFLICT: no"):
-        await first_message(respond, mine)
+    async with answered_by(respond, bus), ContextClient(bus, signing=mine).listening() as client:
+        with pytest.raises(AnswerError, match="ID_CONFLICT: no"):
+            await client.build(run(), timeout=PATIENCE_S)
+        assert client.disbelieved == 1
 
 
 async def test_answers_that_cannot_be_believed() -> None:
