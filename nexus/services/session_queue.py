@@ -1,7 +1,7 @@
 """A queue of writes for each session: one worker a session at a time, so that its writes are done in order.
 
-- Writes that the store cannot take now wait in memory, bounded in number and bytes, and are tried again until the
-  service stops.
+- Writes that the store cannot take now wait in memory, in room that owners share as in `nexus.core.fairness`, and are
+  tried again until the service stops.
 - Where the store refuses several writes at once, halves of them are tried: one refusal does not cost the others.
 - With a pause, writes of a session are gathered for that long before they are done, unless a caller waits for them.
 """
@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 
 from nexus.core.concurrency import Pauses, Pending, report_fault, supervised
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.fairness import Room
 from nexus.core.metrics import Metrics, NoMetrics
 
 _Item = TypeVar("_Item")
@@ -77,7 +78,7 @@ class SessionQueue(Generic[_Item]):
         self._workers = anyio.Semaphore(_WORKERS)
         self._sessions: dict[Key, _Session[_Item]] = {}
         self._tasks: TaskGroup | None = None
-        self._waiting_bytes = 0
+        self._room = Room(_MOST_WAITING, _MOST_WAITING_BYTES)
         self._open = True
         self.pending = Pending()
 
@@ -98,8 +99,7 @@ class SessionQueue(Generic[_Item]):
 
     def offer(self, key: Key, item: _Item, size: int, *, at_once: bool = False) -> bool:
         """Accept a write of so many bytes; without a pause if `at_once`. False when too much is waiting already."""
-        full = self.pending.count >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES
-        if full or not self._open:
+        if not self._open or not self._room.enter(key[0], size):
             return False
         session = self._sessions.get(key)
         if session is None:
@@ -109,7 +109,6 @@ class SessionQueue(Generic[_Item]):
         session.accepted += 1
         if at_once:
             session.wanted.set()
-        self._waiting_bytes += size
         self.pending.begin()
         return True
 
@@ -160,17 +159,17 @@ class SessionQueue(Generic[_Item]):
                 if count > 1:
                     most = count // 2
                     continue
-                self._settle(session, count, str(error) or type(error).__name__)
+                self._settle(key, session, count, str(error) or type(error).__name__)
             else:
-                self._settle(session, count, None)
+                self._settle(key, session, count, None)
                 most = min(most * 2, _MOST_WAITING)
             pauses.end()
         del self._sessions[key]
 
-    def _settle(self, session: _Session[_Item], count: int, reason: str | None) -> None:
+    def _settle(self, key: Key, session: _Session[_Item], count: int, reason: str | None) -> None:
         for _ in range(count):
             item, size = session.waiting.popleft()
-            self._waiting_bytes -= size
+            self._room.leave(key[0], size)
             self.pending.end()
             self._settled(item, reason)
         session.move(count)

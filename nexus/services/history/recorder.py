@@ -2,7 +2,7 @@
 
 - Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
 - A result that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is
-  written or the service stops. A result beyond those bounds is refused.
+  written or the service stops. Owners share that room as in `nexus.core.fairness`; a result without room is refused.
 - A row whose `id` belongs to a row of another run is recorded under an id of its own rather than lost.
 - One row that the store refuses keeps no other of its batch from being written. In its place stands a row under the
   same id that says so.
@@ -28,6 +28,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from nexus.core.concurrency import OuterHandler, Pauses, Pending, supervised
 from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
+from nexus.core.fairness import Room
 from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import new_row_id, seconds_of, utc_now
 from nexus.core.ports import MessageStore, RequestLedger, Row, RunOrigin
@@ -260,7 +261,7 @@ class Recorder:
         self._metrics = metrics
         self._recorded = recorded
         self._unsettled = Pending()
-        self._waiting_bytes = 0
+        self._room = Room(_MOST_WAITING, _MOST_WAITING_BYTES)
         # While the writers are at work.
         self._send: MemoryObjectSendStream[_Waiting] | None = None
         self._tasks: TaskGroup
@@ -300,15 +301,13 @@ class Recorder:
 
         `settled` is called when it is written, or with the reason why the store never will accept it.
         """
-        full = self.unwritten >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES
-        if full or self._send is None:
+        if self._send is None or not self._room.enter(row["owner_key"], size):
             return False
         # A clock that is ahead would put the row behind everything that is recorded until then. And rows count as
         # stored in the order in which they were accepted, whichever batch is written first.
         row = {**row, "timestamp": clamp_timestamp(row["timestamp"], utc_now()), "_id": new_row_id()}
         written = self.pending.add(row["owner_key"], row["run_id"])
         self._send.send_nowait(_Waiting(row, size, settled, written))
-        self._waiting_bytes += size
         self._unsettled.begin()
         return True
 
@@ -379,7 +378,7 @@ class Recorder:
 
     def _settle(self, item: _Waiting, reason: str | None) -> None:
         item.settled(reason)
-        self._waiting_bytes -= item.size
+        self._room.leave(item.row["owner_key"], item.size)
         self._unsettled.end()
 
     async def _insert(self, batch: Sequence[_Waiting]) -> list[tuple[Row, Outcome]]:

@@ -325,26 +325,28 @@ async def test_a_fault_after_rows_were_stored() -> None:
 
 
 async def test_waiting_payloads_are_bounded_in_bytes() -> None:
-    """Beyond 64 MiB a result is refused; afterwards there is room again. What is not recorded by rule takes none."""
+    """One owner has 32 MiB, and others have room; afterwards there is again. What is not recorded takes none."""
     store = FakeStore()
     store.down = True
     async with flushed(store) as service:
-        assert [offer(service, result(f"m{n}"), 8 << 20) for n in range(10)] == [True] * 8 + [False] * 2
+        assert [offer(service, result(f"m{n}"), 8 << 20) for n in range(6)] == [True] * 4 + [False] * 2
+        assert offer(service, result("theirs").model_copy(update={"owner_key": "bob"}), 8 << 20)
         assert offer(service, result("nothing", content=None), 8 << 20)
         store.down = False
         with anyio.fail_after(PATIENCE_S):
             await service.flush()
         assert offer(service, result("later"), 8 << 20)
-    assert len(store.messages) == 9
+    assert len(store.messages) == 6
 
 
 async def test_waiting_rows_are_bounded_in_number() -> None:
-    """Beyond ten thousand a result is refused."""
+    """Of one owner five thousand wait, and those of others are accepted."""
     store = FakeStore()
     store.down = True
     async with PersistenceService(store).running() as service:
-        taken = [offer(service, result(f"m{number}")) for number in range(10_001)]
-    assert taken == [True] * 10_000 + [False]
+        taken = [offer(service, result(f"m{number}")) for number in range(5_001)]
+        assert offer(service, result("theirs").model_copy(update={"owner_key": "bob"}))
+    assert taken == [True] * 5_000 + [False]
 
 
 class TestPendingWrites:

@@ -1,0 +1,50 @@
+"""What one owner asks does not slow down the others (contract §1.5, §1.6)."""
+
+from collections import Counter
+
+import anyio
+import pytest
+
+from tests.nexus.e2e.harness import REQUEST, Environment, a_request, is_on_streams, requesting, serving
+from tests.nexus.support.waiting import until
+
+_FLOOD = 2_000
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.mark.usefixtures("mode")
+async def test_a_flood_of_one_owner(environment: Environment) -> None:
+    """Two thousand requests of one owner and then one of another: it is built in its turn, not after them.
+
+    Its owner's share of them is built, some wait, and the rest is OVERLOADED.
+    """
+    flood = [a_request(owner="ada", metadata={"deadline_ms": 60_000}) for _ in range(_FLOOD)]
+    asked = a_request(owner="bob", metadata={"deadline_ms": 60_000})
+    async with requesting(environment) as requester:
+
+        async def ask() -> None:
+            async with anyio.create_task_group() as tasks:
+                for request in flood:
+                    tasks.start_soon(requester.publish, REQUEST, request)
+            await requester.publish(REQUEST, asked)
+
+        if is_on_streams(environment):
+            await ask()
+        async with serving(environment), serving(environment):
+            if not is_on_streams(environment):
+                await ask()
+
+            async def bob_is_answered() -> bool:
+                return asked["id"] in requester.answers
+
+            await until(bob_is_answered)
+            before = len(requester.answers) - 1
+            told = Counter(
+                content["status"] if content["status"] == "success" else content["error"]["code"]
+                for content in await requester.answered(*(request["id"] for request in flood))
+            )
+    ((_, answer),) = requester.answers[asked["id"]]
+    assert answer["content"]["status"] == "success"
+    assert {*told} == {"success", "OVERLOADED"}
+    assert before < _FLOOD * 3 // 4
