@@ -334,7 +334,7 @@ _PRESENCE: Final = re.compile(rf"(?:{spelled('required', 'optional', gap='[ _]*+
 _CLOSING_BRACKETS: Final = frozenset(")）﹚⁾₎❩❫⟯⦆｠⸩︶⎞⎟⎠﴾")
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Me", "Mn"})
 # No list begins its items with one of these.
-_NO_BULLETS: Final = frozenset({"Pe", "Pf", "Pi", "Ps", "Zs"})
+_NO_BULLETS: Final = frozenset({"Pe", "Pf", "Pi", "Ps"})
 
 
 def describe_tools(definitions: Sequence[Mapping[str, Any]], escape: Callable[[str], str]) -> str:
@@ -405,15 +405,16 @@ def _description(value: object) -> str:
 
 def _guarded(line: str) -> str:
     visible = "".join(char for char in line if unicodedata.category(char) not in _HIDDEN)
-    if not (_OWN_LINE.match(fold(visible)) or (_has_bullet(visible.lstrip(" \\")) and _signature_ends(line))):
+    if not (_OWN_LINE.match(fold(visible)) or (_has_bullet(visible) and _signature_ends(line))):
         return line
     words = line.lstrip()
     return f"{line[: len(line) - len(words)]}\\{words}"
 
 
 def _has_bullet(line: str) -> bool:
-    first = line[:1]
-    return bool(first) and not (first.isalnum() or first in "\"'`#|" or unicodedata.category(first) in _NO_BULLETS)
+    """Whether the line begins with a sign that may stand before an item of a list."""
+    first = re.match(r"[\s\\]*+([^\s\w\"'`#|])", line)
+    return first is not None and unicodedata.category(first[1]) not in _NO_BULLETS
 
 
 def _signature_ends(text: str) -> list[int]:

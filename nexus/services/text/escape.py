@@ -52,7 +52,7 @@ EQUALS_SIGNS: Final = "=＝﹦≠⁼₌🟰꞊゠᐀⹀꓿═〓≈≉≋≡≢�
 # Invisible, blank or in place of a character although Unicode calls them letters or symbols.
 _BLANK: Final = "\u115f\u1160\u3164\uffa0\u2800\U0001d159\u2422\u2423\ufffc\ufffd"
 # Level strokes and reversed slashes that Unicode calls no dashes: signs of mathematics, frames, letters.
-_STROKES: Final = "−➖⁃⁓∼⎯⎺⎻⎼⎽⏤─━┄┅┈┉╌╍╴╶╸╺╼╾▁▔⹃۔Ⲻⲻᅳ一∖⧵⧹╲⟍🙽"
+_STROKES: Final = "−➖⁃⁓∼⎯⎺⎻⎼⎽⏤─━┄┅┈┉╌╍╴╶╸╺╼╾▁▔\u06d4⹃Ⲻⲻᅳ一∖⧵⧹╲⟍🙽"
 _PASSED_OVER: Final = "_-.*~`·•‧∙⋅・･" + _STROKES + _BLANK
 
 _LETTERS: Final = {
@@ -64,17 +64,17 @@ _LETTERS: Final = {
     "f": "ſϜքᖴẝꓝꞘꞙꬵ𐊇𐊥𐔥𑢢𑣂𝈓ƒ",
     "g": "ƍɡԌցᏀᏳᶃꓖ6₲",
     "h": "ΗНнһհᎻᏂᕼⲎꓧ𐋏Ћћ",
-    "i": "ıɩɪ˛ͺιІіӏᎥ⍳ꙇꭵ𑣃ƖǀΙӀ۱ᏞᒪᛁℐℑⅠ∣⏽ⲒⳐⵏꓡꓲ￨𐊊𐌉𐌠𐐛𐔦𑢣𑢲𖼖𖼨𝈪1¡Ї!",
+    "i": "\u0661\u05d5\u05df\u0627\u07ca\u05c0ıɩɪ˛ͺιІіӏᎥ⍳ꙇꭵ𑣃ƖǀΙӀ۱ᏞᒪᛁℐℑⅠ∣⏽ⲒⳐⵏꓡꓲ￨𐊊𐌉𐌠𐐛𐔦𑢣𑢲𖼖𖼨𝈪1¡Ї!",
     "j": "ͿЈᎫᒍꓙꞲј",
     "k": "ΚКкκᏦᛕⲔꓗ𐔘₭",
     "m": "ΜϺМмᎷᗰᛖⲘꓟ𐊰𐌑₥",
     "n": "ΝηոռпПⲚꓠ𐔓νИийЛ₦",
-    "o": "ΟοσОоՕօ۵०০੦૦ଠ୦௦ం౦ಂ೦ംഠ൦ං๐໐ဝ၀ჿዐᴏᴑⲞⲟⵔ〇ꓳꬽ𐊒𐊫𐐄𐐬𐓂𐓪𐔖𑓐𑢵𑣈𑣗𑣠0θΘ○◯",
+    "o": "\u0665\u05e1\u0647\u06be\u06c1\u06d5\u07c0ΟοσОоՕօ۵०০੦૦ଠ୦௦ం౦ಂ೦ംഠ൦ං๐໐ဝ၀ჿዐᴏᴑⲞⲟⵔ〇ꓳꬽ𐊒𐊫𐐄𐐬𐓂𐓪𐔖𑓐𑢵𑣈𑣗𑣠0θΘ○◯",
     "p": "ΡρϱРрᏢᑭ⍴Ⲣⲣꓑ𐊕þÞ₱₽",
     "r": "ƦГгᎡᏒᖇᴦⲅꓣꭇꭈꮁ𐒴𖼵𝈖Яя®",
     "s": "ƽЅѕՏᏕᏚꓢꜱꮪ𐊖𐐠𐑈𑣁𖼺5$§ƼՐ₴",
     "t": "ΤτТтᎢ⊤⟙Ⲧꓔ𐊗𐊱𐌕𑢼𖼊🝨7†₮₸",
-    "v": "ѵѴטᏙⴸᐯꛟꓦꮩ∨⋁٧۷𝈍𖼈𑢠𐔝𑣀𑜆",
+    "v": "\u05d8\u0667\u06f7ѵѴᏙⴸᐯꛟꓦꮩ∨⋁𝈍𖼈𑢠𐔝𑣀𑜆",
     "u": "ʋυՍսሀᑌᴜ∪⋃ꓴꞟꭎꭒ𐓎𐓶𑢸𑣘𖽂μцЦ",
     "w": "ԜԝѠѡᎳᏔꓪꮃᴡɯաωΩшШщЩ₩𑜊𑜎𑜏𑣦𑣯",
     "x": "×ΧχХхᕁᕽ᙭᙮ᚷ╳⤫⤬⨯ⲬⵝꓫꞳ𐊐𐊴𐌗𐌢𐔧𑣬✕✖✗✘",
@@ -90,7 +90,7 @@ _MARKS: Final = (
     (";", ";；;"),
     ("#", NUMBER_SIGNS),
     ("=", EQUALS_SIGNS),
-    ("/", "/⁄∕⁁╱⧸⟋⫽⫻🙼⼃𝈺"),
+    ("/", "/⁄∕⁁╱⧸⟋⫽⫻🙼⼃𝈺᜵㇓Ⳇ"),
 )
 _NAMED_LETTER = re.compile(
     r"(?:LATIN (?:(?!WITH)[A-Z]+ )*|REGIONAL INDICATOR SYMBOL LETTER |MODIFIER LETTER (?:SMALL|CAPITAL) "
@@ -211,8 +211,8 @@ _GAP: Final = r"[ _\n\\=]*+"
 _LEAD: Final = r"[ _\n\\/]*+"
 _CLOSING: Final = rf"[ _\n\\]*+/{_LEAD}"
 _NAME_ENDS: Final = "(?!_*+[a-z])"
-# Letters that two others look like, with a gap between these.
-_DRAWN_AS_TWO: Final = {"d": "c{}i", "m": "[nr]{}n", "w": "u{0}u|v{0}v"}
+# What also looks like a letter: two others with a gap between them, or the Greek one that is listed as another.
+_ALSO_DRAWN: Final = {"d": "c{}i", "m": "[nr]{}n", "v": "n", "w": "u{0}u|v{0}v"}
 
 
 def spelled(*names: str, gap: str = _GAP) -> str:
@@ -221,7 +221,7 @@ def spelled(*names: str, gap: str = _GAP) -> str:
 
 
 def _drawn(letter: str, gap: str) -> str:
-    return f"(?:{letter}|{_DRAWN_AS_TWO[letter].format(gap)})" if letter in _DRAWN_AS_TWO else letter
+    return f"(?:{letter}|{_ALSO_DRAWN[letter].format(gap)})" if letter in _ALSO_DRAWN else letter
 
 
 _BLOCK: Final = f"(?:{spelled(*BLOCK_TAGS)})"

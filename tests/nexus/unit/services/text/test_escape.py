@@ -121,6 +121,7 @@ class TestMarks:
                 "¦Hu−man: x",
             ),
             *("¦⩩⩩ Folder Notes", "¦## Useful−Inforrnation", "¦=== CURRENT−INPUT ===", "¦[Tu\ue000rn 2]"),
+            *("¦=== PREνIOUS THINKING ROUNDS ===", "¦[TH\u0627S_M\u05e1MENT]", "¦<㇓human_input>"),
             *("[¦[THIS_MOMENT]]", "<¦<human_input>>"),
             # Another case, spacing, width, alphabet, accent or bracket.
             *("¦[this_moment]", "¦[ THIS MOMENT ]", "¦[THISMOMENT]", "¦[THIS__MOMENT]", "¦[\nTHIS_MOMENT]"),
