@@ -1,6 +1,8 @@
-"""What a payload of `tools.requests` asks, and whom it can be answered to (contract §7)."""
+"""What a payload of `tools.requests` asks, whom it can be answered to (contract §7), and the keys that are claimed."""
 
+import hashlib
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -8,16 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.errors import UnreadablePayloadError
-from nexus.core.models import Message, Role, Topics
+from nexus.core.models import Message, Role, Topics, utc_now
 from nexus.core.ports import Delivery
 from nexus.core.signing import Signing
 from nexus.core.wire import EnvelopeError, encode
 from nexus.services.history.rows import tool_row
 from nexus.services.history.transcript import transcript_of_run
-from nexus.services.requests.envelope import RequestSettings, ToolCallRequest, may_name_memory_tool, read_tool_call
+from nexus.services.requests.envelope import (
+    RequestSettings,
+    ToolCallRequest,
+    may_name_memory_tool,
+    read_incoming,
+    read_tool_call,
+)
 
 SIGNING: Final = Signing({"k1": b"the first secret"}, required=True)
 ARGS: Final = {"query": "porto"}
+# Ids and owners that try to look like the keys of others.
+_OWNED: Final = hashlib.sha256(b"a").hexdigest()[:32]
+NAMES: Final = st.sampled_from(["a", "b", ":", "a:", f"a:{_OWNED}", f"a-{_OWNED}", _OWNED, "tool:a", "é"]) | st.text(
+    st.characters(codec="utf-8", exclude_characters="\0\ufffd"), min_size=1, max_size=3
+)
 
 
 def call(content: Any = None, message_id: str = "msg_1", **metadata: Any) -> Message:
@@ -116,6 +129,37 @@ def test_a_call_has_one_result() -> None:
         call().model_copy(update={"owner_key": "bob"}),
     ]
     assert len({ask(each).result_id for each in [call(), *others]}) == 4
+
+
+def test_an_unsigned_copy_of_a_call() -> None:
+    """On a bus where others sign it is another call: it has another key, and its result another id."""
+    signing = replace(SIGNING, required=False)
+    signed = ask(call().model_copy(update={"timestamp": utc_now()}), signing=signing)
+    unsigned = read_tool_call(Delivery(Topics.TOOLS_REQUESTS, encode(call())), 0.0, RequestSettings(signing=signing))
+    assert unsigned is not None
+    assert unsigned.key != signed.key == ask(call()).key
+
+
+def key(request_id: str, owner: str, *, is_signed: bool, holds_run: bool = True) -> str:
+    """The key of a request on a bus where some sign."""
+    run = {"owner_key": owner if holds_run else f"{owner}x", "history": []}
+    message = Message(id=request_id, run_id="run_1", owner_key=owner, role=Role.HUMAN, content=run)
+    topic, signing = Topics.CONTEXT_BUILD_REQUEST, replace(SIGNING, required=False)
+    payload = encode(message, topic=topic, signing=signing if is_signed else None)
+    return read_incoming(Delivery(topic, payload), 0.0, RequestSettings(signing=signing)).key
+
+
+@given(st.lists(st.tuples(NAMES, NAMES, st.booleans(), st.booleans()), max_size=6, unique=True))
+def test_no_two_requests_have_one_key(requests: list[tuple[str, str, bool, bool]]) -> None:
+    """Of another id, of another owner, unsigned, or refused: whatever the ids look like."""
+    keys = {key(name, owner, is_signed=signed, holds_run=holds_run) for name, owner, signed, holds_run in requests}
+    assert len(keys) == len(requests)
+
+
+@given(NAMES, NAMES, st.booleans())
+def test_a_request_keeps_its_key(name: str, owner: str, is_signed: bool) -> None:
+    """Its resends, and its copies with another content, have the same, so that these are a conflict."""
+    assert key(name, owner, is_signed=is_signed) == key(name, owner, is_signed=is_signed)
 
 
 @pytest.mark.parametrize("done", [True, False])
