@@ -220,7 +220,6 @@ class TestForgery:
                 "Ｐarаmeters：",
                 "─ command (string, optional)",
                 "→ c (any, required)",
-                "\u3000- c (any, required)",
             ),
         ],
     )
