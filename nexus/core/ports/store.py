@@ -47,6 +47,8 @@ class MessageStore(Protocol):
     - Every read names an owner and returns rows of that owner only.
     - Rows come in bounded size, a few hundred KiB at most: of a content of more than `LONGEST_CONTENT` characters the
       middle is left out, and so are larger values of other kinds, and calls, with a mark in their place.
+    - What is said to be stored, now or before, outlives the loss of a minority of the servers. So does what is read of
+      other stores; a row that is read may not.
     - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for a row it cannot keep.
     """
 
