@@ -221,10 +221,10 @@ class Load:
 
 
 def _marks_of_this_moment(messages: list[dict[str, Any]]) -> list[str]:
-    texts = (str(message["content"]) for message in messages)
-    return sorted(
-        {found.group() for text in texts if text.startswith("[THIS_MOMENT]") for found in _MARK.finditer(text)}
-    )
+    texts = [str(message["content"]) for message in messages]
+    # Other layouts than `dialogue` are asked for in sessions of one run.
+    now = [text for text in texts if text.startswith("[THIS_MOMENT]")] or texts
+    return sorted({found.group() for text in now for found in _MARK.finditer(text)})
 
 
 @asynccontextmanager
