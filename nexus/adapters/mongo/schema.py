@@ -255,11 +255,8 @@ def newest_first(rows: Iterable[Row]) -> list[Row]:
 
 
 def unchanged(seen: Mapping[str, Any]) -> dict[str, Any]:
-    """The condition for a document in which these fields still have these values.
-
-    A text that is not UTF-8 was changed when it was read, and is not compared.
-    """
-    return {name: {"$eq": value} for name, value in seen.items() if not (isinstance(value, str) and "\ufffd" in value)}
+    """The condition for a document in which these fields still have these values."""
+    return {name: {"$eq": value} for name, value in seen.items()}
 
 
 def origin_of(row: Row) -> RunOrigin | None:

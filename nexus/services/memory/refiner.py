@@ -19,7 +19,7 @@ Rules of this module:
 - Rows that were removed cannot be read again: the summary by rules stays.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -57,6 +57,7 @@ _HOLDS_UP: Final = 3
 # The model's summary weighs at least this part of that by rules, which uses all the room there is.
 _LEAST_PART: Final = 10
 _BY_MODEL: Final = "model"
+_UNCHANGED: Final = ("summary", "source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +113,14 @@ class SummaryRefiner:
     async def _take(self) -> WorkClaim | None:
         if self._model.resting_s:
             return None
-        return await claim_due(self._claim, self._write, lease_s=self.settings.lease_s, unchanged=("summary", "source"))
+        return await claim_due(self._claim, self._write, lease_s=self.settings.lease_s, unchanged=_UNCHANGED)
 
     async def _claim(self, now: datetime, until: datetime) -> Row | None:
         """Claim a compaction. On malformed ones, which are logged, nothing is due any more."""
         while compaction := await self._store.claim_compaction(REFINE, now, until):
-            if _read(compaction):
+            # A summary that is no text, or not in UTF-8, is read as one, and would always seem to have changed.
+            seen = {**{name: compaction.get(name) for name in _UNCHANGED}, "due_at": until}
+            if _read(compaction) and await self._write(compaction, {"due_at": until}, seen):
                 return compaction
             with suppress(StoreRejectedError):
                 await self._write(compaction, NOTHING_DUE, {"due_at": until})
@@ -176,18 +179,19 @@ class SummaryRefiner:
 
     async def _summary(self, document: Row, before: Row | None) -> str | None:
         """The model's summary; None where the rows are gone or hold nothing to tell."""
-        ids: Sequence[str] = document["rows"]
+        (compaction,) = _read(document)
+        ids = compaction.rows
         by_model = before is not None and before.get("source") == _BY_MODEL
         earlier = before["summary"] if before else ""
         most = self.settings.summary_max_tokens
-        summary = self._writer.begin(earlier, min(most, document.get("summary_tokens") or most), by_model=by_model)
+        summary = self._writer.begin(earlier, min(most, compaction.summary_tokens or most), by_model=by_model)
         for start in range(0, len(ids), _ROWS_AT_ONCE):
             page = ids[start : start + _ROWS_AT_ONCE]
             found = {row["_id"]: row for row in await self._messages.messages_of_ids(document["owner_key"], page)}
             if not found.keys() >= {*page}:
                 return None
             await summary.add([found[row_id] for row_id in page])
-        return await summary.finish(weight(document["summary"]) // _LEAST_PART)
+        return await summary.finish(weight(compaction.summary) // _LEAST_PART)
 
     async def _neighbours(self, document: Row) -> tuple[Row | None, Row | None]:
         """The compactions before and after this one, without their rows."""

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from nexus.core.models import LONG_AGO, parse_moment, utc_now
+from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import Row
 from nexus.core.turns import (
     CLOSE,
@@ -153,7 +153,7 @@ def is_overtaken(document: Row, latest: Row) -> bool:
     """Whether the latest turn of its session began after the last row of this one was recorded, or at that moment."""
     begun_at = latest.get("begun_at")
     is_later = latest["turn_number"] > document["turn_number"]
-    return is_later and isinstance(begun_at, datetime) and begun_at >= _heard_at(document)
+    return is_later and isinstance(begun_at, datetime) and begun_at >= document["heard_at"]
 
 
 def changes_by_review(
@@ -164,7 +164,7 @@ def changes_by_review(
     After a silence of `idle` a turn is over without an answer; after one of `settled` no row of it is on its way any
     more. `rows` is how many rows there are.
     """
-    heard_at = min(_heard_at(document), now)
+    heard_at = min(document["heard_at"], now)
     silence = now - heard_at
     if facts.finished or silence >= idle or rows < count_in(document, "rows"):
         return _changes_at_end(document, facts, rows, heard_at + settled)
@@ -219,6 +219,16 @@ def is_placed(turn: Row) -> bool:
     return is_numbered(turn) and all(isinstance(turn.get(name), str) for name in ("owner_key", "session_id", "run_id"))
 
 
+def repaired(turn: Row) -> dict[str, Any]:
+    """What others have stored in place of fields by which a change of the turn is noticed, as it should be."""
+    changes: dict[str, Any] = {}
+    if not isinstance(turn.get("heard_at"), datetime):
+        changes["heard_at"] = to_milliseconds(utc_now())
+    if not isinstance(turn.get("overtaken", False), bool):
+        changes["overtaken"] = False
+    return changes
+
+
 def read_turn(document: Row) -> Turn | None:
     """The stored turn; None where the document is malformed."""
     try:
@@ -248,11 +258,6 @@ def _changes_at_end(document: Row, facts: TurnFacts, rows: int, summarise_at: da
     if not _says_all(document, facts):
         changes |= {"summaries": summarise_by_rules(facts).model_dump(), "insights": []}
     return {**changes, "work": SUMMARISE, "due_at": summarise_at, "attempts": 0, "delays": 0}
-
-
-def _heard_at(document: Row) -> datetime:
-    """When something of the run was last recorded; long ago where the document does not say so."""
-    return parse_moment(document.get("heard_at")) or LONG_AGO
 
 
 def _is_answered(document: Row, facts: TurnFacts) -> bool:

@@ -42,6 +42,7 @@ from nexus.services.turns.documents import (
     facts_of,
     is_overtaken,
     is_placed,
+    repaired,
 )
 from nexus.services.turns.model_summary import Summariser
 
@@ -118,10 +119,12 @@ class TurnWorker:
         return await claim_due(claim, self._write, lease_s=self.settings.lease_s, unchanged=unchanged)
 
     async def _claim(self, work: str, now: datetime, until: datetime) -> Row | None:
-        """Claim a turn. On malformed ones, which are logged, nothing is due any more."""
+        """Claim a turn, which is repaired. On one that cannot be, which is logged, nothing is due any more."""
         while turn := await self._store.claim(work, now, until):
             if is_placed(turn):
-                return turn
+                if changes := repaired(turn):
+                    await self._write(turn, changes, {"due_at": until})
+                return {**turn, **changes}
             _log.warning("turn_malformed", run_id=str(turn.get("run_id")))
             with suppress(StoreRejectedError):
                 await self._write(turn, NOTHING_DUE, {"due_at": until})
