@@ -171,8 +171,8 @@ def stored_in(database: Database[Document]) -> list[tuple[str, str]]:
 async def worked_on(database: Database[Document]) -> None:
     """Wait until everything that was due has been claimed."""
     due = {"work": {"$in": ["close", "refine"]}, "due_at": {"$lte": NOW}}
-    while any(database[collection].count_documents(due) for collection in ("turns", "compactions")):
-        await anyio.sleep(0.1)  # noqa: ASYNC110  # another process claims them
+    while any(database[name].count_documents(due) for name in ("turns", "compactions")):  # noqa: ASYNC110  # elsewhere
+        await anyio.sleep(0.1)
 
 
 async def build(requester: Requester, owner: str, session: str, layout: str) -> None:
