@@ -15,6 +15,7 @@ RUN useradd --system --create-home --uid 10001 nexus
 COPY --from=build /opt/nexus /opt/nexus
 ENV PATH=/opt/nexus/bin:$PATH \
     PYTHONUNBUFFERED=1 \
+    MALLOC_ARENA_MAX=2 \
     NEXUS_SYSTEM__HTTP_HOST=0.0.0.0 \
     NEXUS_SYSTEM__HTTP_PORT=8080
 USER nexus

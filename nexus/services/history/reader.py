@@ -80,7 +80,7 @@ _LARGEST_PAGE: Final = 500
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
 _MOST_ROWS: Final = 5_000
 # Pages of a session grow, and none has more rows than there is room for if they are as long as those of the last page.
-_FIRST_SESSION_PAGE: Final = 100
+_FIRST_SESSION_PAGE: Final = 128
 _LARGEST_SESSION_PAGE: Final = 400
 _SMALLEST_SESSION_PAGE: Final = 25
 # More text than fits into the window of a model that takes a million tokens.

@@ -57,6 +57,8 @@ _NO_GAIN: Final = (
 # Background compactions: of long sessions at once, and of sessions under way at all.
 _LONG_AT_ONCE: Final = 2
 _MOST_JOBS: Final = 1_000
+# Characters from either end of a content that a summary by rules looks at.
+_TOLD: Final = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,8 @@ def draft(
         return None
     most_tokens = _most_tokens(request, latest, settings)
     left = _runs_left(found.rows, covered)
-    summary = summarise(latest, by_run(covered), most_tokens=most_tokens, count=counter.count, elsewhere=left)
+    told = by_run([*map(_in_short, covered)])
+    summary = summarise(latest, told, most_tokens=most_tokens, count=counter.count, elsewhere=left)
     moments = [to_milliseconds(moment) for row in covered if (moment := parse_moment(row.get("timestamp")))]
     made = Compaction(
         number=1 + (latest.number if latest else 0),
@@ -301,6 +304,14 @@ def draft(
         call_id=request.call_id,
     )
     return made, covered
+
+
+def _in_short(row: Row) -> Row:
+    """The row with no more of its content than a line of a summary is made of."""
+    content = row.get("content")
+    if not isinstance(content, str) or len(content) <= 2 * _TOLD:
+        return row
+    return {**row, "content": f"{content[:_TOLD]}\n{content[-_TOLD:]}"}
 
 
 def _most_tokens(request: CompactionRequest, latest: Compaction | None, settings: CompactionSettings) -> int:

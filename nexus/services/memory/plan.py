@@ -42,7 +42,7 @@ from nexus.services.memory.units import (
 
 MOST_ROWS: Final = 5_000
 MOST_LISTED: Final = 2_000
-_PAGE: Final = 200
+_PAGE: Final = 100
 # The window of a model that takes a million tokens. What is read of a session is held in memory several times.
 _MOST_CHARS: Final = 4 << 20
 # Runs of which more than the tail is read. Others are over, once they have been silent for long.

@@ -222,8 +222,9 @@ class Load:
 
 def _marks_of_this_moment(messages: list[dict[str, Any]]) -> list[str]:
     texts = [str(message["content"]) for message in messages]
-    # Other layouts than `dialogue` are asked for in sessions of one run.
-    now = [text for text in texts if text.startswith("[THIS_MOMENT]")] or texts
+    now = [text for text in texts if text.startswith("[THIS_MOMENT]")]
+    # In other layouts than `dialogue` the input is in the last message that has a mark.
+    now = now or [text for text in texts if _MARK.search(text)][-1:]
     return sorted({found.group() for text in now for found in _MARK.finditer(text)})
 
 

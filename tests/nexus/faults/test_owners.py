@@ -1,17 +1,25 @@
-"""Many owners, requests that are given up and connections that break: no text reaches another."""
+"""Many owners: no text of one reaches another, and none slows the others."""
 
+import json
 import random
+from collections.abc import Collection
 from typing import Any
 
 import anyio
 import pytest
 from pymongo import MongoClient
 
-from tests.nexus.e2e.harness import stored_runs
-from tests.nexus.faults.load import a_mark
+from tests.nexus.e2e.harness import a_request, stored_runs
+from tests.nexus.faults.judge import judge
+from tests.nexus.faults.load import Asked, a_mark, an_ask
 from tests.nexus.faults.scene import MODES, Scene, Stage, every, scaled, staged, through
+from tests.nexus.support.waiting import until
 
 _OWNERS = 50
+# Requests a second of ordinary owners beside the one with long results.
+_RATE = 20.0
+_LONG_RESULTS = 16
+_MOST_MIB = 300
 
 
 def _plant(scene: Scene) -> None:
@@ -71,3 +79,63 @@ async def test_fifty_owners_and_broken_connections(stage: Stage, mode: str) -> N
     assert marks > 3 * len(answers)
     assert cancelled
     assert set(codes) == {0}
+
+
+async def _send_long_results(scene: Scene) -> None:
+    """Send results of 1 MiB of small lists, each with its call and the answer of its run; wait until all are stored."""
+    shown: dict[str, Any] = {"tool_name": "list", "status": "success", "result": [[]] * 348_000}
+    for number in range(_LONG_RESULTS):
+        call = {"id": f"c{number}", "name": "list", "arguments": {}}
+        for topic, role, content in (
+            ("llm.results", "AI", {"content": "", "tool_calls": [call]}),
+            ("tools.results", "TOOL", {**shown, "call_id": call["id"]}),
+            ("llm.results", "AI", {"content": "Done."}),
+        ):
+            message = {**a_request(owner="heavy", run_id=f"run_{number}"), "role": role, "content": content}
+            await scene.load.wire.say(topic, json.dumps(message, separators=(",", ":")).encode())
+    with MongoClient[dict[str, Any]](scene.stage.mongo_uri) as client:
+        rows = client[scene.database]["messages"]
+
+        async def all_stored() -> bool:
+            return rows.count_documents({"owner_key": "heavy"}) == 3 * _LONG_RESULTS
+
+        await until(all_stored)
+
+
+def _an_agent(scene: Scene) -> Asked:
+    patience_s = (scene.deadline_ms + scene.lease_ms) / 1_000
+    return an_ask("heavy", deadline_ms=scene.deadline_ms, patience_s=patience_s, run_metadata={"layout": "agent"})
+
+
+def _percentile(times_ms: Collection[float], share: float) -> int:
+    return round(sorted(times_ms)[int(len(times_ms) * share)])
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("mode", MODES)
+async def test_long_results(stage: Stage, mode: str) -> None:
+    """One owner with 16 results of 1 MiB of small lists asks for them every second: the others hardly notice."""
+    async with staged(stage, "long_results", mode, direct_mongo=True) as scene:
+        (replica,) = await scene.fleet.start()
+        make = scene.asks(owners=20)
+        await scene.load.offer(scaled(400, least=40), _RATE, make)
+        alone = {event["id"] for event in scene.history.events() if event["type"] == "invoke"}
+        await _send_long_results(scene)
+        earlier = len(replica.events("loop_stalled"))
+        async with scene.load.offered(1, lambda _: _an_agent(scene), least=2):
+            await scene.load.offer(scaled(400, least=40), _RATE, make)
+        stalls = [line["seconds"] for line in replica.events("loop_stalled")[earlier:]]
+        memory = replica.memory_kb() >> 10
+        await scene.ended()
+        events = scene.history.events()
+        others = {event["id"] for event in events if event["type"] == "invoke" and event["owner"] != "heavy"}
+        times = judge(events, late_after_ms=scene.lease_ms).latencies_ms
+        before, beside = ([times[each] for each in ids if each in times] for ids in (alone, others - alone))
+        scene.verdict(
+            p50_ms=f"{_percentile(before, 0.5)}->{_percentile(beside, 0.5)}",
+            p95_ms=f"{_percentile(before, 0.95)}->{_percentile(beside, 0.95)}",
+            longest_stall_s=max(stalls, default=0),
+            memory_mib=memory,
+        )
+    assert {event["type"] for event in events if event.get("owner") == "heavy"} == {"invoke", "ok"}
+    assert memory <= _MOST_MIB
