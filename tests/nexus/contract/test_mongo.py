@@ -238,3 +238,26 @@ async def test_a_uri_that_cannot_be_used(uri: str) -> None:
         async with open_mongo(uri, "d"):
             pytest.fail("there is nothing to open")
     assert "canary" not in str(raised.value)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("odd", [None, "2", float("nan"), float("inf"), -1, bson.MaxKey(), bson.Code("2"), {"a": 2}])
+async def test_numbers_that_are_none(
+    driver: Driver, mongo_janitor: Janitor, mongo_uri: str, prepared_database: str, odd: Any
+) -> None:
+    """A turn, a revision or a compaction of another program, with no number where one belongs, is passed over."""
+    fields = {"turns": "turn_number", "working_memory": "revision", "compactions": "number"}
+    of_session = {"owner_key": "ada", "session_id": "s1"}
+    for collection, field in fields.items():
+        documents = [{**of_session, field: number, "run_id": str(number)} for number in (1, odd)]
+        mongo_janitor[prepared_database][collection].insert_many(documents)
+    async with open_mongo(mongo_uri, prepared_database, driver=driver) as store:
+        memory, turns = store.memory, store.turns
+        newest = await memory.newest("ada", "s1", notes=1, archives=1)
+        latest = {
+            "turns": [await turns.latest_turn("ada", "s1"), *await turns.turns("ada", "s1", limit=9)],
+            "working_memory": [newest.overview, await memory.latest_overview("ada", "s1")],
+            "compactions": [newest.compaction, *await memory.compactions("ada", "s1", limit=9)],
+        }
+    found = {collection: [row and row[fields[collection]] for row in rows] for collection, rows in latest.items()}
+    assert found == {collection: [1, 1] for collection in fields}

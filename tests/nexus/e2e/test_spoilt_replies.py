@@ -22,6 +22,7 @@ from tests.nexus.e2e.harness import (
     requesting,
     serving,
 )
+from tests.nexus.support.drivers import DRIVERS
 from tests.nexus.support.mongo_server import mongo_server
 from tests.nexus.support.proxy import Proxy, proxied
 from tests.nexus.support.redis_server import HOST
@@ -122,10 +123,11 @@ async def behind_proxy(environment: Environment, server: str) -> AsyncIterator[t
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("server", ["mongodb", "redis"])
+@pytest.mark.parametrize(("server", "driver"), [*(("mongodb", driver) for driver in DRIVERS), ("redis", "motor")])
 @pytest.mark.usefixtures("mode")
-async def test_spoilt_replies(environment: Environment, server: str) -> None:
+async def test_spoilt_replies(environment: Environment, server: str, driver: str) -> None:
     """They end nothing, and a good request is answered afterwards; those of MongoDB are no fault of Nexus."""
+    environment["NEXUS_DATABASE__DRIVER"] = driver
     async with (
         behind_proxy(environment, server) as (proxy, there),
         serving(environment | IMPATIENT | there) as service,

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from bson.errors import InvalidBSON, InvalidDocument
 from pymongo.errors import (
     AutoReconnect,
     NetworkTimeout,
@@ -16,7 +17,7 @@ from pymongo.errors import (
 )
 
 from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
-from nexus.core.errors import StoreUnavailableError
+from nexus.core.errors import NexusError, StoreRejectedError, StoreUnavailableError
 from tests.nexus.support.virtual_time import VirtualLoop
 
 
@@ -145,5 +146,28 @@ def test_inserts_that_wait_for_indexes_keep_no_read_waiting() -> None:
         assert await asyncio.wait_for(collection.read(), 1) == "read"
         collection.made.set()
         assert await asyncio.gather(*inserts) == ["inserted"] * 3
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (InvalidBSON("a bit was flipped"), StoreUnavailableError),
+        (KeyError("cursor"), StoreUnavailableError),
+        (TypeError("no list"), StoreUnavailableError),
+        (InvalidDocument("no BSON"), StoreRejectedError),
+        (OverflowError("more than 64 bits"), StoreRejectedError),
+        (StoreRejectedError("too long"), StoreRejectedError),
+    ],
+    ids=repr,
+)
+def test_what_a_reply_may_lead_to(fault: Exception, kind: type[NexusError]) -> None:
+    """A reply that cannot be read counts as none; only what cannot be encoded is refused for good."""
+
+    async def test() -> None:
+        with pytest.raises(NexusError) as raised:
+            await Calls(1).run(Server(fault).ask)
+        assert type(raised.value) is kind
 
     run(test)
