@@ -246,7 +246,8 @@ class ToolCallService:
         if receivers is not None:
             self._metrics.count(done.event)
             # Every replica that receives the result records it. This one may be stopped before it does.
-            self._persistence.offer(Topics.TOOLS_RESULTS, result, len(encoded))
+            if not call.surplus:
+                self._persistence.offer(Topics.TOOLS_RESULTS, result, len(encoded))
         _log.info(
             "late_answer_discarded" if receivers is None else "tool_call_answered",
             request_id=call.ids.id,

@@ -1,10 +1,14 @@
 """Overload, and a subscriber that does not read (contract §1.6)."""
 
+import json
 import socket
+from collections import Counter
 
+import anyio
 import pytest
+from pymongo import MongoClient
 
-from tests.nexus.e2e.harness import RESPONSE
+from tests.nexus.e2e.harness import RESPONSE, Document, a_message
 from tests.nexus.faults.scene import MODES, PREFIX, REDIS_PASSWORD, Scene, Stage, scaled, staged
 from tests.nexus.support.redis_server import HOST
 
@@ -53,3 +57,36 @@ async def test_somebody_listens_and_does_not_read(stage: Stage) -> None:
         await scene.ended()
         scene.verdict(rss_before_mb=before_kb // 1_024, rss_after_mb=after_kb // 1_024)
     assert after_kb <= before_kb * 1.2
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("mode", MODES)
+async def test_more_tool_calls_than_can_wait(stage: Stage, mode: str) -> None:
+    """Sent at once, each has one result, which is recorded. In pubsub most say to try again; in streams all wait."""
+    count = scaled(6_000 if mode == "pubsub" else 1_500, least=1_500)
+    async with staged(stage, "tool_calls", mode) as scene, scene.load.wire.redis.pipeline(transaction=False) as pipe:
+        await scene.fleet.start(1)
+        for number in range(count):
+            content = {"name": "update_working_memory", "args": {"content": f"# {number}"}, "call_id": f"c{number}"}
+            call = a_message(content, owner_key=f"o{number}", metadata={"session_id": "s"})
+            topic, payload = f"{PREFIX}tools.requests", json.dumps(call).encode()
+            if mode == "pubsub":
+                pipe.publish(topic, payload)
+            else:
+                pipe.xadd(topic, {"message": payload})
+        await pipe.execute()
+        with MongoClient[Document](scene.stage.mongo_uri) as client:
+            results = client[scene.database]["messages"]
+
+            with anyio.fail_after(120):
+                told = Counter[str]()
+                while told.total() < count:
+                    await anyio.sleep(0.2)
+                    told = Counter(row["metadata"]["status"] for row in results.find({"role": "TOOL"}))
+            kept = client[scene.database]["working_memory"].count_documents({})
+        letters = await scene.dead_letters()
+        await scene.ended()
+        figures = {"calls": count, "done": told["success"], "to_try_again": told["error"]}
+        scene.print_figures(**figures, dead_letters=len(letters))
+    assert (told.total(), kept, letters) == (count, told["success"], [])
+    assert (mode == "streams") == (told["error"] == 0)

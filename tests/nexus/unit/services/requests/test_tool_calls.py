@@ -335,7 +335,7 @@ class TestSurplus:
         assert all(content["result"].startswith("Too many calls are waiting") for content in contents)
         assert all(content["error"]["retryable"] for content in contents)
         assert {result.content["status"] for result in done} == {"success"}
-        assert len(replica.store.messages) == 1_200
+        assert len(replica.store.messages) == ROOM
         assert await replica.letters.count() == 0
         assert replica.metrics.counted == {Event.CALL_DONE: ROOM, Event.CALL_FAILED: 1_200 - ROOM}
 
