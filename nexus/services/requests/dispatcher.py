@@ -158,7 +158,7 @@ class Dispatcher:
             slice_ends = time.monotonic() + _SLICE_S
             async for delivery in deliveries:
                 if delivery.deliveries > MOST_TRUSTED_DELIVERIES:
-                    self._tasks.start_soon(self._dispatch_suspect, delivery)
+                    self._tasks.start_soon(supervised, self._metrics, _TASK, partial(self._dispatch_suspect, delivery))
                 else:
                     self._dispatch(delivery)
                 if time.monotonic() > slice_ends:
