@@ -169,10 +169,11 @@ class Dispatcher:
             ended.set()
 
     async def _dispatch_suspect(self, delivery: Delivery) -> None:
-        if reason := await self._suspects.read(delivery):
-            self._dead_letter(delivery, _Fault(reason, DeadLetterCause.POISON))
-        else:
-            self._dispatch(delivery)
+        with self._guarded(delivery):
+            if reason := await self._suspects.read(delivery):
+                self._dead_letter(delivery, _Fault(reason, DeadLetterCause.POISON))
+            else:
+                self._begin(delivery)
 
     def _dispatch(self, delivery: Delivery) -> None:
         """Have a delivery read and passed on, or make it a dead letter."""

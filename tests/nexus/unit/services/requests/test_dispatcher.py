@@ -457,6 +457,16 @@ class TestFaults:
         assert (letter.deliveries, letter.reason) == (11, f"read {died} times, and never to its end")
         assert trial.metrics.counted == {DeadLetterCause.POISON: 1, Event.ROW_RECORDED: 1}
 
+    async def test_a_fault_with_a_suspect(self) -> None:
+        """It is a dead letter, and the next message is handled."""
+        async with dispatching() as trial:
+            trial.ledger.fault = LookupError("boom")
+            bad, good = of(Topics.LLM_RESULTS, message(), deliveries=6), of(Topics.LLM_RESULTS, message(), "2-0")
+            await trial.dispatch(bad, good)
+            assert (await trial.letter()).reason == "passing it on failed"
+            await trial.settled(bad, good)
+        assert trial.metrics.counted[Event.BACKGROUND_FAULT] == 1
+
     async def test_a_suspect_while_redis_is_away(self) -> None:
         """It is read when Redis is back; a claim that could not be given back counts once."""
         async with dispatching() as trial:
