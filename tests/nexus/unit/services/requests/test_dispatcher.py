@@ -465,7 +465,7 @@ class TestFaults:
             await trial.dispatch(bad, good)
             assert (await trial.letter()).reason == "passing it on failed"
             await trial.settled(bad, good)
-        assert trial.metrics.counted[Event.BACKGROUND_FAULT] == 1
+        assert [row["id"] for row in trial.store.messages] == ["msg_1"]
 
     async def test_a_suspect_while_redis_is_away(self) -> None:
         """It is read when Redis is back; a claim that could not be given back counts once."""
