@@ -116,8 +116,9 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
     registry = ToolRegistry()
     discover(registry, settings.tools.modules)
     counter = open_tokenizer(settings.memory.tokenizer)
-    # Nothing else runs while the vocabulary is read: not with the first request that needs it.
-    counter.count("")
+    if settings.memory.count_tokens == "always" or settings.layouts.default == "agent":
+        # Contexts will surely be counted: the vocabulary is read before there is anything to serve.
+        counter.count("")
     bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
     letters = DeadLetterWriter(transport.dead_letters, metrics, bodies_up_to)
     input_tokens = settings.llm.max_input_tokens

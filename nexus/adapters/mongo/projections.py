@@ -12,7 +12,7 @@ from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, LEFT_OUT, LONGEST_CONTENT
 Expression = Any
 
 HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
-# Of metadata that are too large, what is left besides the tool calls, each unless it is large itself.
+# Of metadata that are too large, what is left besides the tool calls.
 _KEPT: Final = (
     *("source", "has_tool_calls", "tool_name", "status", "execution_success", "call_id", "usage", "phase"),
     *(INTERNAL, AGENT_ID),
@@ -49,10 +49,7 @@ def _bounded_value() -> Expression:
 
 def _bounded_metadata() -> Expression:
     is_large = {"$and": [_is_type("$metadata", "object"), {"$gt": [{"$bsonSize": "$metadata"}, _LARGEST]}]}
-    small = {
-        name: _if({"$gt": [_size(f"$metadata.{name}"), _LARGEST_CALL]}, "$$REMOVE", f"$metadata.{name}")
-        for name in _KEPT
-    }
+    kept = {name: f"$metadata.{name}" for name in _KEPT}
     shortened = {
         "id": "$$call.id",
         "name": {"$ifNull": ["$$call.function.name", "$$call.name"]},
@@ -60,7 +57,7 @@ def _bounded_metadata() -> Expression:
     }
     call = _if({"$gt": [_size("$$call"), _LARGEST_CALL]}, shortened, "$$call")
     calls = {"$map": {"input": {"$slice": [_CALLS, MOST_CALLS]}, "as": "call", "in": call}}
-    return _if(is_large, {**small, "tool_calls": _if({"$isArray": _CALLS}, calls, "$$REMOVE")}, "$metadata")
+    return _if(is_large, {**kept, "tool_calls": _if({"$isArray": _CALLS}, calls, "$$REMOVE")}, "$metadata")
 
 
 def _of_large_rows(shortened: Expression, whole: Expression, most: int) -> Expression:

@@ -304,7 +304,7 @@ BOUNDED: dict[str, tuple[Row, Row]] = {
         },
     ),
     "metadata without calls": (
-        {"metadata": {"tool_calls": "x", "status": _LISTS, "call_id": "c"}},
+        {"metadata": {"tool_calls": "x", "other": _LISTS, "call_id": "c"}},
         {"metadata": {"call_id": "c"}},
     ),
 }

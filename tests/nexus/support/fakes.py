@@ -20,6 +20,7 @@ from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.stored import stored
 
 _LARGEST, _LARGEST_CALL = 1 << 16, 1 << 12
+_KEPT = {"source", "call_id"}
 _HIDDEN = {"tool", "system", "command"}
 _HEADER = ("_id", "id", "run_id", "owner_key", "session_id", "role", "timestamp")
 
@@ -296,7 +297,7 @@ def _excerpt(row: Row, chars: int | None) -> Row:
         shown["content"] = VALUE_LEFT_OUT.format(_size(content))
     if isinstance(metadata, dict) and len(bson.encode(metadata)) > _LARGEST:
         calls = metadata.pop("tool_calls", None) if (metadata := dict(metadata)) else None
-        kept = {name: value for name, value in metadata.items() if _size(value) <= _LARGEST_CALL}
+        kept = {name: value for name, value in metadata.items() if name in _KEPT}
         shown["metadata"] = kept | ({"tool_calls": list(map(_call, calls))} if isinstance(calls, list) else {})
     return shown
 
