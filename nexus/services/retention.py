@@ -12,7 +12,8 @@ Rules of this module:
 - A turn goes after its rows, where rows go at all, and never the newest of a session: it has the last number and the
   goal. Of a session without turns the first input stays, since it will be the goal.
 - Old revisions and versions go, never the newest. An archive goes once its compaction says so.
-- One replica at a time makes a pass, in batches with pauses between them. A session at which it fails does not end it.
+- A TTL index would ask for none of this. One replica at a time makes a pass, in batches with pauses between them. A
+  session at which it fails does not end it.
 """
 
 from collections import Counter, defaultdict
@@ -282,8 +283,11 @@ class _Pass:
         ]
         latest = await self._store.turns.latest_turn(*key) if old else None
         if latest and is_placed(latest):
-            ids = [turn["_id"] for turn in old if turn["turn_number"] < latest["turn_number"]]
-            await self._remove("turns", key[0], ids)
+            going = [turn for turn in old if turn["turn_number"] < latest["turn_number"]]
+            noted = [row_id for turn in going for row_id in texts_of_list(turn.get("removed"))]
+            # A compaction that was made at that moment may name them too.
+            if not noted or await self._note(key, noted, await self._compactions(key)):
+                await self._remove("turns", key[0], [turn["_id"] for turn in going])
 
     async def _revisions(self, key: _Key, headers: Sequence[Row], before: datetime) -> None:
         latest = await self._store.memory.latest_overview(*key)

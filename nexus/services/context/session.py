@@ -287,7 +287,7 @@ def _is_being_summarised(row: Row) -> bool:
 
 
 def _number(row: Row) -> int:
-    """The number of a turn, which counts the turns up to it: numbers have no gaps."""
+    """The number of a turn, which counts the turns up to it, those too that retention removed."""
     number = row.get("turn_number")
     return number if isinstance(number, int) else 1
 

@@ -493,6 +493,7 @@ class TestAtOnce:
             )
             assert await store.memory.insert_compaction(document_of(made, KEY))
             assert await counted(store) == Audit(messages=120, summarised=84, removed=36)
+            assert await retain(store, turns=since(20)) == {Event.TURN_REMOVED: 19}
             assert await retain(store, messages=since(100)) == {Event.ROW_REMOVED: 84}
             assert await counted(store) == Audit(messages=120, removed=120)
 

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
+import pytest
 from pydantic import SecretStr
 from pymongo import MongoClient
 from structlog.testing import capture_logs
@@ -45,6 +46,7 @@ def fewer_rows(janitor: Janitor, name: str, most: int) -> Callable[[], Awaitable
     return probe
 
 
+@pytest.mark.once
 async def test_two_replicas_after_one_that_ended(mongo_janitor: Janitor, mongo_uri: str, database_name: str) -> None:
     """All that is old goes once, while requests are answered; the next pass is due hours later."""
     store_runs(mongo_janitor, database_name)
