@@ -354,6 +354,30 @@ async def test_more_than_all_together_may_have_waiting(redis_url: str, channel_p
             assert not any(delivery.surplus for delivery in rest)
 
 
+async def test_what_is_set_aside(redis_url: str, channel_prefix: str) -> None:
+    """Others are handed out in its place, which it may have again; it stays in hand until it is done."""
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume([Work("a", 4, aside=100)]) as subscription:
+            await enqueue(client, f"{channel_prefix}a", numbered(100))
+            taken = await take(subscription, 4)
+            for delivery in taken:
+                bus.set_aside(delivery, aside=True)
+            more = await take(subscription, 4)
+            assert payloads([*taken, *more]) == numbered(100)[:8]
+            bus.set_aside(taken[0], aside=False)
+            bus.done(more[0])
+            bus.done(more[1])
+            # One place is the first's again, and the other is free.
+            (last,) = await take(subscription, 1)
+            assert last.payload == numbered(100)[8]
+            await in_hand_are(7, bus)
+            for delivery in (*taken, last):
+                bus.done(delivery)
+                bus.set_aside(delivery, aside=True)
+            assert payloads(await take(subscription, 2)) == numbered(100)[9:11]
+
+
 async def test_no_more_surplus_than_can_be_refused(redis_url: str, channel_prefix: str) -> None:
     """Of a flood no more than 64 are in hand to be refused at once."""
     async with open_redis(redis_url) as client:
