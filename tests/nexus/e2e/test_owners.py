@@ -44,7 +44,7 @@ async def test_a_flood_of_one_owner(environment: Environment) -> None:
                 content["status"] if content["status"] == "success" else content["error"]["code"]
                 for content in await requester.answered(*(request["id"] for request in flood))
             )
-    ((_, answer),) = requester.answers[asked["id"]]
-    assert answer["content"]["status"] == "success"
+    # A replica that comes to the request more than a second later announces the kept answer again.
+    assert {answer["content"]["status"] for _, answer in requester.answers[asked["id"]]} == {"success"}
     assert {*told} == {"success", "OVERLOADED"}
     assert before < _FLOOD * 3 // 4
