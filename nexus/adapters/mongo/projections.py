@@ -7,7 +7,14 @@ without looking at what is in it, so that only large rows are looked at.
 from typing import Any, Final
 
 from nexus.core.models import AGENT_ID, INTERNAL
-from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, LEFT_OUT, LONGEST_CONTENT, MOST_CALLS, VALUE_LEFT_OUT
+from nexus.core.ports.store import (
+    ARGUMENTS_LEFT_OUT,
+    CALLS_LEFT_OUT,
+    LEFT_OUT,
+    LONGEST_CONTENT,
+    MOST_CALLS,
+    VALUE_LEFT_OUT,
+)
 
 Expression = Any
 
@@ -57,7 +64,10 @@ def _bounded_metadata() -> Expression:
     }
     call = _if({"$gt": [_size("$$call"), _LARGEST_CALL]}, shortened, "$$call")
     calls = {"$map": {"input": {"$slice": [_CALLS, MOST_CALLS]}, "as": "call", "in": call}}
-    return _if(is_large, {**kept, "tool_calls": _if({"$isArray": _CALLS}, calls, "$$REMOVE")}, "$metadata")
+    beyond = {"$subtract": [{"$size": _CALLS}, MOST_CALLS]}
+    of_calls = {"tool_calls": calls, CALLS_LEFT_OUT: _if({"$gt": [beyond, 0]}, beyond, "$$REMOVE")}
+    are_calls = {name: _if({"$isArray": _CALLS}, value, "$$REMOVE") for name, value in of_calls.items()}
+    return _if(is_large, {**kept, **are_calls}, "$metadata")
 
 
 def _of_large_rows(shortened: Expression, whole: Expression, most: int) -> Expression:

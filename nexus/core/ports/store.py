@@ -21,8 +21,9 @@ LEFT_OUT: Final = "\n(left out here: {} characters)\n"
 # In the place of a content that is no text, and of the arguments of a call, where it would take long to read them.
 VALUE_LEFT_OUT: Final = "(left out: a value of {} bytes)"
 ARGUMENTS_LEFT_OUT: Final = '{{"left_out":"arguments of {} bytes"}}'
-# Calls of one message that are kept, or read where they are long.
+# Of a message with large metadata, how many calls are read; the number of the others is in its metadata.
 MOST_CALLS: Final = 128
+CALLS_LEFT_OUT: Final = "calls_left_out"
 # Of a row, and names of tools whose calls are left out: each text in it, with the name of the called tool or `""`.
 TextsOf = Callable[[Row, Collection[str]], Iterable[tuple[str, str]]]
 

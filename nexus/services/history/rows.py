@@ -17,7 +17,6 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import AGENT_ID, INTERNAL, Message, Role, is_internal, named_agent, parse_moment
 from nexus.core.ports import Row, RunOrigin
-from nexus.core.ports.store import MOST_CALLS
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.text.content import as_text
 
@@ -313,10 +312,10 @@ def _without_structure(value: Any, *, most: int | None = None) -> Any:
 
 
 def _calls_without_structure(calls: Any) -> Any:
-    """The tool calls with texts in the place of objects and lists; only the first `MOST_CALLS`."""
+    """The tool calls with texts in the place of objects and lists."""
     if not isinstance(calls, list):
         return _without_structure(calls)
-    return [_call_without_structure(call) for call in calls[:MOST_CALLS] if isinstance(call, dict)]
+    return [_call_without_structure(call) if isinstance(call, dict) else _without_structure(call) for call in calls]
 
 
 def _call_without_structure(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, Self
 from pydantic_core import from_json
 
 from nexus.core.models import Message, Role, parse_moment
-from nexus.core.ports.store import LONGEST_CONTENT
+from nexus.core.ports.store import CALLS_LEFT_OUT, LONGEST_CONTENT
 from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
 from nexus.services.history.rows import MAIN, Agent, count_others, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
@@ -56,7 +56,7 @@ class TranscriptMessage:
         run_id: results answer calls of their own run.
         calls: those that an assistant message declares.
         call_id, tool_name: the call that a result names, and its tool; `""` when it names none.
-        truncated: the text is that of a long content that was read without its middle.
+        truncated: a long content was read without its middle, or many calls without the last of them.
     """
 
     role: Speaker
@@ -158,7 +158,7 @@ def _read_row(row: Any, agent: Agent) -> tuple[TranscriptMessage | None, bool]:
     calls = read_tool_calls(known.get("tool_calls")) if speaker == "assistant" else ()
     row_id, run_id = text_or_empty(row.get("id")), text_or_empty(row.get("run_id"))
     item = _message(speaker, content, row_id, run_id, calls=calls, answers=known if speaker == "tool" else {})
-    if isinstance(content, str) and len(content) > LONGEST_CONTENT:
+    if (isinstance(content, str) and len(content) > LONGEST_CONTENT) or known.get(CALLS_LEFT_OUT):
         item = replace(item, truncated=True)
     # A result may be any JSON, and older rows say None where a model only made calls.
     text_as_today = isinstance(content, str) or speaker == "tool" or (content is None and bool(calls))

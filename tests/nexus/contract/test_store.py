@@ -18,7 +18,14 @@ from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
 from nexus.core.models import new_row_id
 from nexus.core.ports import Row, RunOrigin, Store
-from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, LEFT_OUT, LONGEST_CONTENT, VALUE_LEFT_OUT
+from nexus.core.ports.store import (
+    ARGUMENTS_LEFT_OUT,
+    CALLS_LEFT_OUT,
+    LEFT_OUT,
+    LONGEST_CONTENT,
+    MOST_CALLS,
+    VALUE_LEFT_OUT,
+)
 from nexus.core.working_memory import WHOLE
 from nexus.services.memory.search import texts_of
 from tests.nexus.support.drivers import DRIVERS
@@ -263,6 +270,7 @@ _LONG_CALLS: list[Any] = [
     {"id": "c", "function": {"name": "small", "arguments": '{"x":1}'}},
     5,
 ]
+_MANY_CALLS: list[Any] = [{"id": f"c{number}", "name": "x" * 500, "arguments": {}} for number in range(150)]
 
 
 def _bson_size(value: Any) -> int:
@@ -302,6 +310,10 @@ BOUNDED: dict[str, tuple[Row, Row]] = {
                 "source": "llm_result",
             }
         },
+    ),
+    "many calls": (
+        {"metadata": {"tool_calls": _MANY_CALLS}},
+        {"metadata": {"tool_calls": _MANY_CALLS[:MOST_CALLS], CALLS_LEFT_OUT: len(_MANY_CALLS) - MOST_CALLS}},
     ),
     "metadata without calls": (
         {"metadata": {"tool_calls": "x", "other": _LISTS, "call_id": "c"}},

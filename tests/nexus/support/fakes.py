@@ -11,7 +11,15 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import is_object_id, new_row_id, parse_moment, utc_now
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.ports.memory import LONGEST_QUERY
-from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, LEFT_OUT, LONGEST_CONTENT, VALUE_LEFT_OUT, TextsOf
+from nexus.core.ports.store import (
+    ARGUMENTS_LEFT_OUT,
+    CALLS_LEFT_OUT,
+    LEFT_OUT,
+    LONGEST_CONTENT,
+    MOST_CALLS,
+    VALUE_LEFT_OUT,
+    TextsOf,
+)
 from nexus.core.working_memory import Tail
 from nexus.services.memory.search import place_of, tool_of
 from tests.nexus.support.fake_memory import FakeMemoryStore
@@ -298,7 +306,10 @@ def _excerpt(row: Row, chars: int | None) -> Row:
     if isinstance(metadata, dict) and len(bson.encode(metadata)) > _LARGEST:
         calls = metadata.pop("tool_calls", None) if (metadata := dict(metadata)) else None
         kept = {name: value for name, value in metadata.items() if name in _KEPT}
-        shown["metadata"] = kept | ({"tool_calls": list(map(_call, calls))} if isinstance(calls, list) else {})
+        if isinstance(calls, list):
+            kept["tool_calls"] = list(map(_call, calls[:MOST_CALLS]))
+            kept |= {CALLS_LEFT_OUT: len(calls) - MOST_CALLS} if len(calls) > MOST_CALLS else {}
+        shown["metadata"] = kept
     return shown
 
 

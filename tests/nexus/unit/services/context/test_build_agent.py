@@ -172,6 +172,17 @@ class TestRun:
         assert sum(block["truncated"] for block in first["context"]["blocks"]) == 1
         assert content["messages"][: len(first["messages"])] == first["messages"]
 
+    async def test_calls_that_are_not_read(self) -> None:
+        """Are counted."""
+        rows = past(3)
+        calls = [{"id": f"c{number}", "name": "search", "arguments": "x" * 500} for number in range(150)]
+        rows[3]["metadata"] = {**rows[3]["metadata"], "tool_calls": calls}
+        async with agent_parts() as parts:
+            parts.store.plant("messages", rows)
+            content = await parts.build(asking())
+        assert sum(len(message.get("tool_calls") or ()) for message in content["messages"]) == 128
+        assert sum(block["truncated"] for block in content["context"]["blocks"]) == 1
+
     @pytest.mark.parametrize("layout", ["agent", "dialogue"])
     @pytest.mark.parametrize("later", [[], LATER], ids=["first", "continued"])
     async def test_what_was_kept_is_gone(self, layout: str, later: list[dict[str, Any]]) -> None:

@@ -210,12 +210,12 @@ def test_a_large_result_is_recorded_as_the_text_that_contexts_show(result: Any) 
 
 @pytest.mark.parametrize("nested", [True, False], ids=["nested", "flat"])
 def test_calls_of_a_large_message(nested: bool) -> None:
-    """Say the same with their arguments as JSON text; no more than 128 are recorded."""
+    """Say the same with their arguments as JSON text, all of them."""
     call = {"name": "write", "arguments": {"lists": [[]] * 2_000, "text": "я"}}
     calls: list[Any] = [{"id": f"c{number}", **({"function": call} if nested else call)} for number in range(130)]
     row = llm_row(sent(Role.AI, {"content": {"a": [[]]}, "tool_calls": [5, *calls]}), LARGE)
     assert row is not None
-    stored = row["metadata"]["tool_calls"]
-    assert row["content"] == '{"a":[[]]}'
+    no_call, *stored = row["metadata"]["tool_calls"]
+    assert (row["content"], no_call) == ('{"a":[[]]}', 5)
     assert all(isinstance((each["function"] if nested else each)["arguments"], str) for each in stored)
-    assert read_tool_calls(stored) == read_tool_calls(calls)[:127]
+    assert read_tool_calls(stored) == read_tool_calls(calls)
