@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Self, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 import structlog
@@ -103,17 +104,20 @@ async def items_of(stream: MemoryObjectReceiveStream[_Item]) -> AsyncIterator[_I
 # Work on so many characters takes at most some 20 ms, whatever they are.
 _ON_LOOP_CHARS: Final = 1 << 17
 _ONE_AT_A_TIME: Final = anyio.CapacityLimiter(1)
+# While any call of an owner runs or waits.
+_OWNERS: Final = WeakValueDictionary[str, anyio.Lock]()
 
 
-async def computed(chars: int, call: Callable[[], _Result]) -> _Result:
+async def computed(owner_key: str, chars: int, call: Callable[[], _Result]) -> _Result:
     """The result of a pure call over about so many characters, made in a thread where that would hold up the loop.
 
-    One thread for the whole process, because each that runs makes the loop wait its turn. The call may go on after
-    this was cancelled.
+    One thread for the whole process, because each that runs makes the loop wait its turn; of one owner no more than one
+    call waits for it. The call may go on after this was cancelled.
     """
     if chars <= _ON_LOOP_CHARS:
         return call()
-    return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=_ONE_AT_A_TIME)
+    async with _OWNERS.setdefault(owner_key, anyio.Lock()):
+        return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=_ONE_AT_A_TIME)
 
 
 class Pauses:

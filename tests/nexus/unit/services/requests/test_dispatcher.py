@@ -16,7 +16,7 @@ from nexus.core.models import Message, Role, Topics, utc_now
 from nexus.core.ports import DeadLetter, Delivery
 from nexus.core.ports.store import Settled
 from nexus.core.signing import Signing
-from nexus.core.wire import decode, encode
+from nexus.core.wire import decode, encode, find_sender
 from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.memory.service import WorkingMemory
@@ -549,6 +549,71 @@ class TestLarge:
         assert [row["id"] for row in rows if row["owner_key"] == "ada"] == ["ada_0", "ada_1", "ada_2"]
         assert rows[0]["id"] == "bob_0"
         assert {row["id"] for row in rows} == {each.id for each in sent}
+
+    async def test_signed_messages_have_their_owners(self) -> None:
+        """Also where the owner stands behind the content, as in canonical form."""
+        sent = [large("ada", 0, [[]] * 50_000), large("ada", 1), large("eve", 0)]
+        async with dispatching(signing=SIGNING) as trial:
+            payloads = [encode(each, topic=Topics.LLM_RESULTS, signing=SIGNING) for each in sent]
+            assert [find_sender(payload) for payload in payloads] == [(each.owner_key, each.run_id) for each in sent]
+            await trial.dispatch(*(of(Topics.LLM_RESULTS, payload, f"{n}-0") for n, payload in enumerate(payloads)))
+            await trial.persistence.flush()
+        rows = sorted(trial.store.messages, key=lambda row: str(row["_id"]))
+        assert [row["id"] for row in rows if row["owner_key"] == "ada"] == ["ada_0", "ada_1"]
+
+    async def test_a_request_passes_by_what_others_send_in_its_owners_name(self) -> None:
+        """It is accepted before any of that is read."""
+        forged = [on_its_own(Topics.LLM_RESULTS, encode(large("ada", number))) for number in range(300)]
+        payload = encode(request(), topic=Topics.CONTEXT_BUILD_REQUEST, signing=SIGNING)
+        async with dispatching(signing=SIGNING) as trial:
+            accepted = 0
+
+            async def flood() -> AsyncIterator[Delivery]:
+                nonlocal accepted
+                for delivery in [*forged, on_its_own(Topics.CONTEXT_BUILD_REQUEST, payload)]:
+                    yield delivery
+                accepted = trial.service.pending.count
+
+            await trial.dispatcher.dispatch_all(flood(), anyio.Event())
+        assert accepted == 1
+        assert trial.metrics.counted[DeadLetterCause.UNAUTHENTICATED] >= 1
+
+    async def test_a_reader_waits_for_a_large_result(self) -> None:
+        """It finds the row, or knows that one is missing."""
+        async with dispatching() as trial:
+            pasts = []
+
+            async def sent() -> AsyncIterator[Delivery]:
+                yield on_its_own(Topics.LLM_RESULTS, large("ada", 0))
+                pasts.append(await trial.persistence.get_past("ada", messages=9, excerpt_chars=9, asked=request()))
+
+            await trial.dispatcher.dispatch_all(sent(), anyio.Event())
+        assert [row["id"] for row in pasts[0].rows] == ["ada_0"] or not pasts[0].complete
+
+    async def test_without_room_small_messages_go_on(self) -> None:
+        """On a bus that keeps nothing, large results are dead letters then."""
+        texts = ["z" * (700 << 10)]
+        results = [on_its_own(Topics.LLM_RESULTS, encode(large("ada", number, texts))) for number in range(60)]
+        small = [message().model_copy(update={"id": f"small_{number}", "owner_key": "ada"}) for number in range(50)]
+        async with dispatching() as trial:
+            await trial.dispatch(*results, *(on_its_own(Topics.LLM_RESULTS, each) for each in small))
+            await trial.persistence.flush()
+            await trial.dispatcher.pending.none()
+        kept = {row["id"] for row in trial.store.messages}
+        assert kept >= {each.id for each in small}
+        refused = trial.metrics.counted[DeadLetterCause.BACKLOG]
+        assert 0 < refused == len(results) + len(small) - len(kept)
+
+    async def test_without_room_large_requests_are_sent_again(self) -> None:
+        """They are no dead letters: another replica may have room."""
+        note = {"note": "n" * (950 << 10)}
+        asked = [request(request_id=f"msg_{number}", run_metadata=note) for number in range(60)]
+        async with dispatching() as trial:
+            await trial.dispatch(*(on_its_own(Topics.CONTEXT_BUILD_REQUEST, each) for each in asked))
+            await trial.service.pending.none()
+            assert await trial.letters.count() == 0
+        dropped = trial.metrics.counted[Event.REQUEST_DROPPED]
+        assert 0 < dropped == len(asked) - len(trial.ledger.kept_ms)
 
     async def test_a_large_message_that_cannot_be_used(self) -> None:
         """It is a dead letter, and the drain waits for it."""
