@@ -1,4 +1,4 @@
-"""Room and work that owners share: what one owner sends never takes the place of what others send.
+"""Room and work that owners share, so that what one owner sends takes no place of what others send.
 
 - Room for what waits is bounded, in number and in bytes. An owner may hold as much of it as is left free: one owner
   alone up to a half, each of two a third. So there is always some left for others.

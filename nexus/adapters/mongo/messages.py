@@ -106,6 +106,7 @@ class MongoMessages(Operations):
                 await self._messages.insert_many([*documents.values()], ordered=False)
             except BulkWriteError as error:
                 if error.details.get("writeConcernErrors"):
+                    # No majority has them, duplicates included: nothing counts as stored (decision 22).
                     raise
                 places = [*documents]
                 for fault in error.details["writeErrors"]:

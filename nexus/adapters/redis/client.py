@@ -37,8 +37,9 @@ from nexus.core.concurrency import Pauses, items_of, ungrouped
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ConfigError
 from nexus.core.ports import Delivery
 
-# Errors of Redis and of the socket, and those to which a reply leads that is not as it should be: it counts as none.
-FAULTS: Final = (RedisError, OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+# Errors of Redis and of the socket, and those to which a reply leads that is not as it should be: it counts as none. A
+# RuntimeError is what redis-py raises for a subscription that such a reply has ended.
+FAULTS: Final = (RedisError, OSError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")

@@ -35,7 +35,7 @@ class Work:
 
     topic: str
     most: int  # how many one replica may have in hand at once, without those that are set aside
-    aside: int = 0  # how many may be set aside
+    aside: int = 0  # how many of all owners together may be set aside
     sheds: bool = False  # messages that wait beyond `most` for all replicas are handed out as `surplus`
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
 import anyio
@@ -35,6 +36,8 @@ CALLS: Final = [
 ]
 COSTS: Final = {"usage": {"prompt_tokens": 1}, "phase": "thinking"}
 AT_ONCE: Final = 24
+# So that several processors share the work.
+PARTS: Final = 4
 LAYOUTS: Final = {
     "messages": ("agent", "dialogue"),
     "turns": ("thinking",),
@@ -139,11 +142,11 @@ def whole(document: Document, owner: str, session: str, number: int) -> Document
     return {**document, **changed, "owner_key": owner, "session_id": session}
 
 
-def stored_in(database: Database[Document]) -> list[tuple[str, str]]:
-    """Store every odd value in every field, an owner each; returns the sessions."""
+def stored_in(database: Database[Document], part: int) -> list[tuple[str, str]]:
+    """Store every odd value in every field of a part, an owner each; returns the sessions."""
     documents: dict[str, list[Any]] = {collection: [] for collection in [*MANY, *ONE]}
     sessions: dict[tuple[str, str], None] = {}
-    for collection, place, path in cases():
+    for collection, place, path in islice(cases(), part, None, PARTS):
         owner = f"{collection} {place} {path}"
         for number, (name, value) in enumerate(ODD_VALUES.items(), start=2):
             if (name in VARIANTS and collection in ONE) or (name == "long" and (path not in LONG or collection in ONE)):
@@ -217,7 +220,10 @@ async def look(store: TransferableStore, owner: str, session: str) -> None:
 @pytest.mark.once
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("driver", DRIVERS)
-async def test_odd_documents(environment: Environment, mongo_janitor: MongoClient[Document], driver: Driver) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_odd_documents(
+    environment: Environment, mongo_janitor: MongoClient[Document], driver: Driver, part: int
+) -> None:
     """Contexts of every layout, memory tools, background work, audits, exports: nothing fails, ends or is missing."""
     uri, name = environment["NEXUS_DATABASE__URI"], environment["NEXUS_DATABASE__NAME"]
     database, places = mongo_janitor[name], anyio.Semaphore(AT_ONCE)
@@ -234,7 +240,7 @@ async def test_odd_documents(environment: Environment, mongo_janitor: MongoClien
             "DATABASE__DRIVER": driver,
         }
         async with serving(environment | {f"NEXUS_{key}": value for key, value in given.items()}) as service:
-            sessions = await anyio.to_thread.run_sync(stored_in, database)
+            sessions = await anyio.to_thread.run_sync(stored_in, database, part)
             await worked_on(database)
             async with on_bus(environment) as (requester, results), open_mongo(uri, name, driver=driver) as store:
                 async with anyio.create_task_group() as tasks:

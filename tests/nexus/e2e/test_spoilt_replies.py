@@ -88,7 +88,7 @@ async def spoil(proxy: Proxy, service: Service, requester: Requester) -> None:
     proxy.spoil = spoiler
     number = 0
     while spoiler.count < SPOILT:
-        assert service.process.returncode is None, service.errors
+        assert service.process.returncode is None, "\n".join(service.errors)
         async with anyio.create_task_group() as tasks:
             for owner in OWNERS:
                 tasks.start_soon(talk, requester, owner, LAYOUTS[number % len(LAYOUTS)])
