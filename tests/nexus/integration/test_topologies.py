@@ -317,13 +317,15 @@ async def test_a_master_that_stands_still() -> None:
     """Connections to a master that hangs, and lives on as a replica, move to the new master."""
     async with sentinel_servers() as servers, parts(servers.url) as part, part.bus.subscribe("a") as subscription:
         await part.bus.publish("a", b"1")
+        # A server may answer the sender before it writes to subscribers.
+        assert await take(subscription, 1) == [Delivery("a", b"1")]
         servers.master.stop()
         await servers.promoted(servers.replica)
         await until(partial(again, subscription))
         await until(partial(sent, part.bus, "a", b"2"))
         servers.master.go_on()
         assert await part.bus.publish("a", b"3") == 1
-        assert [delivery.payload for delivery in await take(subscription, 3)] == [b"1", b"2", b"3"]
+        assert [delivery.payload for delivery in await take(subscription, 2)] == [b"2", b"3"]
         assert isinstance(await part.ledger.claim("k", "f", LONG_MS), Acquired)
 
 
