@@ -208,6 +208,8 @@ class RedisSubscription(BufferedSubscription):
         channel = message["channel"].decode()
         if channel == self._heartbeat:
             return True
+        if not isinstance(message["data"], bytes):
+            raise TypeError("a spoilt reply: the payload is no text")
         delivery = Delivery(channel.removeprefix(self._prefix), message["data"])
         if self._begun:
             await self._send.send(delivery)

@@ -147,8 +147,13 @@ class StreamSubscription(BufferedSubscription):
 def delivery_of(
     topic: str, entry: bytes, fields: Any, *, shared: bool = False, deliveries: int = 1, surplus: bool = False
 ) -> Delivery:
-    """An entry of a stream as a delivery. One without a `message` is an empty payload, which cannot be decoded."""
-    payload = bytes((fields or {}).get(b"message", b""))
+    """An entry of a stream as a delivery. One without a `message` is an empty payload, which cannot be decoded.
+
+    TypeError where the reply was spoilt on its way; the entry comes again.
+    """
+    payload = (fields or {}).get(b"message", b"")
+    if not isinstance(payload, bytes):
+        raise TypeError("a spoilt reply: the payload is no text")
     entry_id = entry.decode()
     return Delivery(topic, payload, entry_id, int(entry_id.partition("-")[0]), deliveries, shared, surplus)
 
