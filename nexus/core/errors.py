@@ -84,6 +84,11 @@ class StoreUnavailableError(NexusError):
 class StoreRejectedError(NexusError):
     """The document store refused a document for what it is; trying again will not help."""
 
+    @property
+    def reason(self) -> str:
+        """What a dead letter, and the row that stands in place of the document, say of it."""
+        return f"The database refused it: {self}"
+
 
 class TurnNotFoundError(NexusError):
     """A session has no turn with that number."""

@@ -233,6 +233,13 @@ def subscriber_count(client: Redis, counted: int) -> int:
     return max(counted, 1) if isinstance(client, ClusterRedis) else counted
 
 
+def payload_of(value: Any) -> bytes:
+    """The payload in a reply; TypeError, one of `FAULTS`, where the reply was spoilt and it is something else."""
+    if not isinstance(value, bytes):
+        raise TypeError("a spoilt reply: the payload is no text")
+    return value
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn `FAULTS` into `BusUnavailableError`, whose text names no host."""

@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
-from nexus.adapters.redis.client import FAULTS, BufferedSubscription, subscriber_count, translated
+from nexus.adapters.redis.client import FAULTS, BufferedSubscription, payload_of, subscriber_count, translated
 from nexus.core.concurrency import Pauses, ungrouped
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work
@@ -208,9 +208,7 @@ class RedisSubscription(BufferedSubscription):
         channel = message["channel"].decode()
         if channel == self._heartbeat:
             return True
-        if not isinstance(message["data"], bytes):
-            raise TypeError("a spoilt reply: the payload is no text")
-        delivery = Delivery(channel.removeprefix(self._prefix), message["data"])
+        delivery = Delivery(channel.removeprefix(self._prefix), payload_of(message["data"]))
         if self._begun:
             await self._send.send(delivery)
         else:

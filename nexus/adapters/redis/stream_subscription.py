@@ -9,7 +9,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from nexus.adapters.redis.client import FAULTS, BufferedSubscription
+from nexus.adapters.redis.client import FAULTS, BufferedSubscription, payload_of
 from nexus.core.concurrency import Pauses
 from nexus.core.ports import Delivery
 
@@ -151,9 +151,7 @@ def delivery_of(
 
     TypeError where the reply was spoilt on its way; the entry comes again.
     """
-    payload = (fields or {}).get(b"message", b"")
-    if not isinstance(payload, bytes):
-        raise TypeError("a spoilt reply: the payload is no text")
+    payload = payload_of((fields or {}).get(b"message", b""))
     entry_id = entry.decode()
     return Delivery(topic, payload, entry_id, int(entry_id.partition("-")[0]), deliveries, shared, surplus)
 

@@ -162,18 +162,13 @@ async def _settled(store: MessageStore, row: Row, outcome: Outcome) -> tuple[Row
 async def _insert_stand_in(store: MessageStore, row: Row, error: StoreRejectedError) -> tuple[Row, Outcome]:
     """Insert what stands in the place of a row that the store refuses, if it does not refuse that as well."""
     try:
-        row = stand_in(row, refusal(error))
+        row = stand_in(row, error.reason)
         await store.insert_message(row)
     except StoreUnavailableError as away:
         return row, away
     except StoreRejectedError:
         pass
     return row, error
-
-
-def refusal(error: StoreRejectedError) -> str:
-    """The reason of a dead letter, in a row and in a result: what the store said."""
-    return f"The database refused it: {error}"
 
 
 async def _insert_reused(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
@@ -203,7 +198,7 @@ def count_outcome(metrics: Metrics, row: Row, outcome: bool | StoreRejectedError
         return None
     _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
     metrics.count(Event.ROW_REJECTED)
-    return refusal(outcome)
+    return outcome.reason
 
 
 class PendingWrites:

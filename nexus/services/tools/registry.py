@@ -281,7 +281,7 @@ class ToolCatalog:
                 await anyio.sleep(_PAUSE_S)
             except StoreRejectedError as error:
                 _log.error("tool_refused", name=change.name, reason=str(error))
-                return f"The database refused it: {error}"
+                return error.reason
             else:
                 changed = "tool_registered" if change.definition else "tool_unregistered"
                 _log.info(changed if is_newest else "tool_change_outdated", name=change.name)
