@@ -151,7 +151,7 @@ class ContextBuilder:
         """
         try:
             request = read_request(message, default_layout=self.settings.default_layout)
-            chars = sum(len(compact(each.content)) for each in request.later)
+            chars = sum(len(compact([each.content, each.metadata.get("tool_calls")])) for each in request.later)
             run = await computed(request.owner_key, chars, partial(run_messages, request)) if request.later else None
             build = self._begin(request, deadline, run, chars, outbox_waiting=outbox_waiting)
             _check_input(build)
