@@ -15,6 +15,7 @@ wait while their slot moves to another node.
 import hashlib
 import json
 import secrets
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -40,6 +41,7 @@ from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflic
 
 _Argument: TypeAlias = str | bytes | int
 
+_SEAL_BYTES: Final = 9
 # An answer is announced again at most this often, however many replicas are asked for it at once.
 _ANNOUNCED_AGAIN_MS: Final = 1_000
 # How long a request without an answer is known after its lease, so that its attempts are counted.
@@ -240,7 +242,7 @@ class RedisLedger:
         """Keep a value unless there is one; returns the one that is kept."""
 
         async def keep() -> bytes | None:
-            return _kept_value(await self._client.set(self._kept(key), value, px=keep_ms, nx=True, get=True))
+            return _kept_value(await self._client.set(self._kept(key), _sealed(value), px=keep_ms, nx=True, get=True))
 
         first = await repeated(keep, for_s=self._repeated_s)
         return value if first is None else first
@@ -268,9 +270,20 @@ class RedisLedger:
         return f"{self._prefix}nexus:kept:{key}"
 
 
+def _sealed(value: bytes) -> bytes:
+    """The value with a checksum, so that one that was spoilt on its way is known: it would be taken for another's."""
+    return b"#%08x%b" % (zlib.crc32(value), value)
+
+
 def _kept_value(found: Any) -> bytes | None:
-    # Release 0.1 kept some values as a reference to an answer, "@" and its key; they last an hour at most.
-    return None if found is None or found.startswith(b"@") else bytes(found)
+    """The value in a reply; ValueError, after which it is asked for again, where it is not as it was kept."""
+    # Release 0.1 kept values bare, some as a reference to an answer, "@" and its key; they last an hour at most.
+    if found is None or found.startswith(b"@"):
+        return None
+    value = bytes(found) if found.startswith((b"[", b"{")) else bytes(found[_SEAL_BYTES:])
+    if found not in {value, _sealed(value)}:
+        raise ValueError("a spoilt reply: not what was kept")
+    return value
 
 
 def is_of_one_requester(topic: str) -> bool:

@@ -268,6 +268,23 @@ async def test_an_empty_value_is_a_value(open_desk: OpenDesk) -> None:
         assert await desk.ledger.kept("k") == b""
 
 
+@pytest.mark.parametrize("place", [0, 4, 11], ids=["mark", "checksum", "value"])
+async def test_a_kept_value_that_was_spoilt(open_streams: OpenDesk, place: int) -> None:
+    """It is never taken for what was kept; a bare one, of the release before, is."""
+    async with open_streams() as desk:
+        await desk.ledger.keep_first("k", b'["s", null]', LONG_MS)
+        assert await desk.ledger.kept("k") == b'["s", null]'
+        name = f"{desk.prefix}nexus:kept:k"
+        kept: Any = await desk.server.get(name)
+        spoilt = bytearray(kept)
+        spoilt[place] ^= 1
+        await desk.server.set(name, bytes(spoilt))
+        with pytest.raises(BusUnavailableError):
+            await desk.ledger.kept("k")
+        await desk.server.set(name, b'["s", null]')
+        assert await desk.ledger.kept("k") == b'["s", null]'
+
+
 async def test_a_kept_value_expires(open_desk: OpenDesk) -> None:
     """After its time a value is gone, and the next one is kept."""
     async with open_desk() as desk:
