@@ -225,6 +225,8 @@ async def test_odd_documents(
     environment: Environment, mongo_janitor: MongoClient[Document], driver: Driver, part: int
 ) -> None:
     """Contexts of every layout, memory tools, background work, audits, exports: nothing fails, ends or is missing."""
+    if mongo_janitor.admin.command("serverStatus")["process"] == "secantus":
+        pytest.skip("secantusdb decodes what it is given")
     uri, name = environment["NEXUS_DATABASE__URI"], environment["NEXUS_DATABASE__NAME"]
     database, places = mongo_janitor[name], anyio.Semaphore(AT_ONCE)
 

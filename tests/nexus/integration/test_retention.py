@@ -18,7 +18,7 @@ from tests.nexus.support.old_session import OWNER, SESSION, planted, run_of, tur
 from tests.nexus.support.waiting import PATIENCE_S, until
 
 Janitor = MongoClient[dict[str, Any]]
-_RUNS = 300
+_RUNS = 60
 
 
 def settings(uri: str, name: str, **days: int) -> Settings:
