@@ -146,6 +146,7 @@ async def test_what_was_handed_out_often_is_no_poison(
 ) -> None:
     """150 replicas died with it in hand while MongoDB was away: it is dealt with once, none is a dead letter."""
     work = _work()
+    database = mongo_janitor[database_name]
     async with proxied(HOST, port_of(mongo_uri)) as proxy, requesting(streams) as requester:
         redis, prefix = requester.redis, requester.prefix
         proxy.refuse()
@@ -162,8 +163,13 @@ async def test_what_was_handed_out_often_is_no_poison(
             proxy.behave()
             # The call's own result comes last.
             await requester.finished(*work, "tools.results")
+
+            async def input_recorded() -> bool:
+                # Where the request was answered before MongoDB was back, its input comes later, from the outbox.
+                return database["messages"].find_one({"role": "HUMAN"}) is not None
+
+            await until(input_recorded)
         letters = await redis.xlen(f"{prefix}nexus:dead-letters")
-    database = mongo_janitor[database_name]
     recorded = sorted(row["content"] for row in database["messages"].find({"role": {"$in": ["AI", "HUMAN"]}}))
     assert (letters, recorded) == (0, ["Good morning", "x"])
     assert database["messages"].count_documents({"role": "TOOL"}) == 2
