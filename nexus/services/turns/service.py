@@ -23,7 +23,7 @@ from typing import Final, Self
 import anyio
 import structlog
 
-from nexus.core.errors import StoreRejectedError, TurnNotFoundError
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import is_internal, parse_moment, utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
@@ -82,9 +82,12 @@ class TurnStarter:
                     del waiting[run_id]
             if waiting:
                 # A number was taken by another replica, or a run is a turn already.
-                for known in await self._store.turns_of_runs(*key, [*waiting]):
+                runs = [*waiting]
+                for known in await self._store.turns_of_runs(*key, runs):
                     if not is_placed(known):
                         raise StoreRejectedError("the turn of the run is malformed")
+                    if known["run_id"] not in runs:
+                        raise StoreUnavailableError("it answered with the turn of another run")
                     await self._take_over(key, waiting.pop(known["run_id"]).start, known)
 
     async def begin_late(self, touch: TurnTouch) -> Key | None:

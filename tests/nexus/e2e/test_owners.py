@@ -10,7 +10,7 @@ from tests.nexus.support.waiting import until
 
 _FLOOD = 2_000
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.once]
 
 
 @pytest.mark.usefixtures("mode")

@@ -5,12 +5,14 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
+import nexus
 from tests.nexus.e2e.harness import (
     REQUEST,
     Document,
@@ -28,6 +30,7 @@ from tests.nexus.support.mongo_server import mongo_server
 from tests.nexus.support.proxy import Proxy, proxied
 from tests.nexus.support.redis_server import HOST
 
+PACKAGE: Final = str(Path(nexus.__file__).parent)
 SPOILT: Final = 150
 OWNERS: Final = ("ada", "bob")
 LAYOUTS: Final = ("agent", "dialogue", "thinking")
@@ -124,10 +127,14 @@ async def behind_proxy(environment: Environment, server: str) -> AsyncIterator[t
 
 
 @pytest.mark.heavy
+@pytest.mark.once
 @pytest.mark.parametrize(("server", "driver"), [*(("mongodb", driver) for driver in DRIVERS), ("redis", "motor")])
 @pytest.mark.usefixtures("mode")
 async def test_spoilt_replies(environment: Environment, server: str, driver: str) -> None:
-    """They end nothing, and a good request is answered afterwards; those of MongoDB are no fault of Nexus."""
+    """They end nothing, and a good request is answered afterwards; those of MongoDB are no fault of Nexus.
+
+    Such a reply may also give a wrong limit, for which the driver refuses a row: that is told, and no fault.
+    """
     environment["NEXUS_DATABASE__DRIVER"] = driver
     async with (
         behind_proxy(environment, server) as (proxy, there),
@@ -138,6 +145,7 @@ async def test_spoilt_replies(environment: Environment, server: str, driver: str
             await spoil(proxy, service, requester)
         await judge(requester)
         assert await service.stop() == 0
-    assert service.errors == []
-    faults = {"background_fault", "build_failed", "request_failed", "row_rejected"}
+    # pymongo prints what a background task of its own could not read.
+    assert [line for line in service.errors if PACKAGE in line] == []
+    faults = {"background_fault", "build_failed", "request_failed"}
     assert "\n".join(json.dumps(line) for line in service.log if line["event"] in faults) == ""

@@ -163,6 +163,32 @@ async def test_a_store_that_keeps_a_turn_without_saying_so() -> None:
             assert [(each["turn_number"], each["run_id"]) for each in documents] == [(1, "a"), (2, "b")]
 
 
+class MisreadTurns(FakeTurns):
+    """It gives the first turn that it is asked for under another run, as a reply with a spoilt letter does."""
+
+    misread = False
+
+    async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
+        """The turns of these runs, the first time the first of them under another run."""
+        found = await super().turns_of_runs(owner_key, session_id, run_ids)
+        if found and not self.misread:
+            self.misread = True
+            return [{**found[0], "run_id": "another"}]
+        return found
+
+
+async def test_a_reply_about_another_run() -> None:
+    """The store is asked again: nothing is lost, and what the run brings is taken over."""
+    store, metrics = FakeStore(), RecordingMetrics()
+    store.turns = MisreadTurns(lambda _operation: None)
+    async with remembering(store, metrics=metrics) as memory:
+        await memory.begin("a")
+        await memory.begin("a", workspace_context="the library")
+        (document,) = await memory.documents()
+    assert (store.turns.misread, document["workspace_context"]) == (True, "the library")
+    assert not metrics.counted[Event.TURN_LOST]
+
+
 async def test_a_service_that_ends_says_what_it_has_not_kept() -> None:
     """It is counted as lost."""
     store, metrics = FakeStore(), RecordingMetrics()
