@@ -116,6 +116,7 @@ def scene(environment: Environment, mongo_janitor: MongoClient[Document], databa
     return Scene(environment, mongo_janitor[database_name])
 
 
+@pytest.mark.heavy
 @pytest.mark.once
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("mode", "sign"), [("pubsub", signal.SIGTERM), ("streams", signal.SIGKILL)])

@@ -40,6 +40,7 @@ async def _answers(requester: Requester, streams: bool) -> int:
     return len({json.dumps(answer) for answers in requester.answers.values() for _, answer in answers}) - 1
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("mode")
 async def test_two_replicas(environment: Environment, mongo_janitor: MongoClient[Document], database_name: str) -> None:
     """Two hundred requests: each is built once, answered once and recorded once; on streams both take part."""
@@ -94,6 +95,7 @@ async def test_sigterm_under_load(environment: Environment) -> None:
     assert service.log[-1]["event"] == "stopped"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_replica_ends_under_load(streams: Environment, sign: signal.Signals) -> None:
     """Requests that a replica had in hand when it was stopped or killed are answered by another, each once."""

@@ -175,6 +175,7 @@ async def test_every_turn_knows_the_goal(environment: Environment, turns: Turns)
         assert part in user["content"]
 
 
+@pytest.mark.heavy
 @pytest.mark.once
 async def test_many_runs_at_once(streams: Environment, turns: Turns) -> None:
     """Forty runs of one session on two replicas: numbers without a gap, one goal, and each is summarised."""

@@ -115,6 +115,7 @@ def _summary_in(content: Document) -> str:
     return summary
 
 
+@pytest.mark.heavy
 async def test_a_model_tells_it_better(environment: Environment, mongo_janitor: MongoClient[Document]) -> None:
     """The summary is by rules at once; later it is the model's, and the next run is shown that one."""
     async with model_server(silent()) as server:
