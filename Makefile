@@ -50,7 +50,7 @@ bench: $(READY) ## what contexts cost beside a floor: one table, on real servers
 
 # On the real servers where there are some (NEXUS_TEST_MONGO_URI; redis-server and mongod are started as needed). Histories
 # and logs stay where NEXUS_FAULTS_DIR says; NEXUS_FAULTS_SCALE=0.2 makes the load smaller.
-faults: $(READY) ## kill, stop, stall and flood replicas, Redis and MongoDB, and count what was lost (about 15 minutes)
+faults: $(READY) ## kill, stop, stall and flood replicas, Redis and MongoDB, and count what was lost (about 17 minutes)
 	@$(BIN)/python -m pytest tests/nexus/faults -q -s $(SELECT)
 
 # A run begins with what earlier ones have found (.fuzz/corpus).
