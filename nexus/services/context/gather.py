@@ -156,7 +156,7 @@ class Sources:
 
     async def kept(self, build: Build, parse: Callable[[bytes], _Beginning], compactions: int = 0) -> _Beginning | None:
         """The beginning of the run; None also where it cannot be read."""
-        found = await read_all({BEGINNING: self.beginning(build, parse, compactions)}, self.metrics)
+        found = await self.read_all({BEGINNING: self.beginning(build, parse, compactions)})
         return found.get(BEGINNING)
 
     async def keep(
@@ -170,7 +170,24 @@ class Sources:
             return None if kept == mine else parse(kept)
 
         deadline = max(build.read_until, anyio.current_time() + _LEDGER_S)
-        return (await read_all({BEGINNING: Read(call, deadline)}, self.metrics)).get(BEGINNING)
+        return (await self.read_all({BEGINNING: Read(call, deadline)})).get(BEGINNING)
+
+    async def read_all(self, reads: Mapping[_Name, "Read"]) -> dict[_Name, Any]:
+        """The results of reads that run at once, without those that failed, however, or were not done in time."""
+        found: dict[_Name, Any] = {}
+
+        async def read(name: _Name, call: Callable[[], Awaitable[Any]], deadline: float) -> None:
+            with OuterHandler(self.metrics, "reads", part=name):
+                try:
+                    with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
+                        found[name] = await call()
+                except (NexusError, TimeoutError) as error:
+                    _log.warning("degraded", part=name, reason=str(error) or "not in time")
+
+        async with anyio.create_task_group() as tasks:
+            for name, (call, deadline) in reads.items():
+                tasks.start_soon(read, name, call, deadline)
+        return found
 
 
 class Read(NamedTuple):
@@ -178,24 +195,6 @@ class Read(NamedTuple):
 
     call: Callable[[], Awaitable[Any]]
     deadline: float
-
-
-async def read_all(reads: Mapping[_Name, Read], metrics: Metrics) -> dict[_Name, Any]:
-    """The results of reads that run at once, without those that failed, however, or were not done in time."""
-    found: dict[_Name, Any] = {}
-
-    async def read(name: _Name, call: Callable[[], Awaitable[Any]], deadline: float) -> None:
-        with OuterHandler(metrics, "reads", part=name):
-            try:
-                with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
-                    found[name] = await call()
-            except (NexusError, TimeoutError) as error:
-                _log.warning("degraded", part=name, reason=str(error) or "not in time")
-
-    async with anyio.create_task_group() as tasks:
-        for name, (call, deadline) in reads.items():
-            tasks.start_soon(read, name, call, deadline)
-    return found
 
 
 def first_deadline(build: Build) -> float:
@@ -245,14 +244,14 @@ async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
     reads = {Part.HISTORY: history(first_size)}
     if request.user_profile is None:
         reads[Part.PROFILE] = Read(partial(_profile, sources.documents, request.owner_key), first_deadline(build))
-    found = await read_all(reads, sources.metrics)
+    found = await sources.read_all(reads)
     profile = found.get(Part.PROFILE, request.user_profile)
     size, size_notes = read_history_size(profile, settings.history_size)
     missing = [part for part in reads if part not in found]
     past: Past = found.get(Part.HISTORY, Past([]))
     if size > first_size and Part.HISTORY in found:
         # The stored profile wants more messages than the default.
-        more = await read_all({Part.HISTORY: history(size)}, sources.metrics)
+        more = await sources.read_all({Part.HISTORY: history(size)})
         past = more.get(Part.HISTORY, past)
         missing += [] if more else [Part.HISTORY]
     notes = [*request.notes, *size_notes, *([_STOPPED_EARLY] if past.stopped_early else []), *incomplete_note(past)]

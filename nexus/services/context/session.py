@@ -21,13 +21,13 @@ from typing import Any, Final, Literal
 
 import anyio
 
-from nexus.core.metrics import Metrics, Part
+from nexus.core.metrics import Part
 from nexus.core.models import utc_now
 from nexus.core.ports import MemorySource, Past, Row, RunOrigin, TurnSource
 from nexus.core.turns import CLOSE, Goal, Level, TurnStatus
 from nexus.core.working_memory import WHOLE, CompactionRequest, Snapshot
 from nexus.services.context.blocks import Assembled
-from nexus.services.context.gather import BEGINNING, Build, Read, Sources, first_deadline, incomplete_note, read_all
+from nexus.services.context.gather import BEGINNING, Build, Read, Sources, first_deadline, incomplete_note
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.pinned import is_all_given
 from nexus.services.context.request import BuildRequest
@@ -84,7 +84,7 @@ async def read_run_memory(sources: Sources, build: Build) -> RunMemory:
     if memory:
         call = partial(memory.snapshot, request.owner_key, request.session_id)
         reads[Part.WORKING_MEMORY] = Read(call, first_deadline(build))
-    found = await read_all(reads, sources.metrics)
+    found = await sources.read_all(reads)
     snapshot: Snapshot | None = found.get(Part.WORKING_MEMORY)
     missing = [Part.WORKING_MEMORY] if memory and Part.WORKING_MEMORY not in found else []
     view: RunView | None = found.get(BEGINNING)
@@ -139,7 +139,7 @@ async def gather_session(
         reads[Part.STATE] = Read(call, build.read_until)
     if sources.turns and _needs_goal(request, view.remembered if view else None):
         reads[Part.TURNS] = _goal_of(sources.turns, build)
-    found = await read_all(reads, sources.metrics)
+    found = await sources.read_all(reads)
     past: Past = found.get(Part.HISTORY, Past([]))
     return SessionSources(
         rows=past.rows,
@@ -194,7 +194,7 @@ async def recall_all(sources: Sources, build: Build, kept: Remembered | None) ->
     """The goal and all earlier turns; `kept` is the memory of the run's first build, None in that build."""
     needed = sources.turns and _needs_goal(build.request, kept)
     reads = {Part.TURNS: _goal_of(sources.turns, build)} if sources.turns and needed else {}
-    found = await read_all(reads, sources.metrics)
+    found = await sources.read_all(reads)
     recalled = await _recall(sources, build, kept, found.get(Part.TURNS))
     return replace(recalled, missing=[Part.TURNS]) if needed and not found else recalled
 
@@ -215,14 +215,14 @@ async def _recall(
     wanted = _wants_another_level(request, kept) if kept else needs_turns
     if not sources.turns or goal is None or not wanted:
         return Recalled(remembered)
-    past = await _past_turns(sources.turns, sources.metrics, build, goal, level, shown_runs)
+    past = await _past_turns(sources, sources.turns, build, goal, level=level, shown_runs=shown_runs)
     if past is None:
         return Recalled(remembered, [Part.TURNS])
     return replace(past, remembered=replace(past.remembered, goal=text, goal_source=source))
 
 
-async def _past_turns(  # noqa: PLR0917  # what is read, and how it is shown
-    turns: TurnSource, metrics: Metrics, build: Build, goal: Goal, level: Level, shown_runs: Collection[str]
+async def _past_turns(
+    sources: Sources, turns: TurnSource, build: Build, goal: Goal, *, level: Level, shown_runs: Collection[str]
 ) -> Recalled | None:
     """The newest turns before the run's own, without those of `shown_runs`; None where they could not be read."""
     request, most = build.request, build.settings.turns_shown
@@ -232,7 +232,7 @@ async def _past_turns(  # noqa: PLR0917  # what is read, and how it is shown
         call = partial(
             turns.past_turns, request.owner_key, request.session_id, limit=limit, before=before, without_runs=without
         )
-        found = await read_all({Part.TURNS: Read(call, build.read_until)}, metrics)
+        found = await sources.read_all({Part.TURNS: Read(call, build.read_until)})
         rows = found.get(Part.TURNS)
         return None if rows is None else [row for row in rows if row.get("owner_key") == request.owner_key]
 

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Self
 import anyio
 import structlog
 
-from nexus.core.concurrency import Pending, supervised
+from nexus.core.concurrency import Pending
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading, Stage
@@ -118,12 +118,8 @@ class RequestService:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Answer accepted requests until the context ends; wait for `pending` first, to finish them."""
-        async with self._builds.running(), self._refusals.running(), anyio.create_task_group() as tasks:
-            tasks.start_soon(supervised, self._metrics, "leases", self._answerer.claims.renew_all)
-            try:
-                yield self
-            finally:
-                tasks.cancel_scope.cancel()
+        async with self._builds.running(), self._refusals.running(), self._answerer.claims.running():
+            yield self
 
     def offer(self, request: IncomingRequest) -> None:
         """Accept a request, or have it refused. Returns at once."""
@@ -196,7 +192,7 @@ def _line_of(request: IncomingRequest) -> str:
 
 
 class Answerer:
-    """Answers requests, one at a time for each caller. Run `claims.renew_all` in a task of its own."""
+    """Answers requests, one at a time for each caller, while its `claims` are running."""
 
     def __init__(  # noqa: PLR0917  # one for each part
         self,

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import anyio
 import structlog
 
-from nexus.core.concurrency import OuterHandler
+from nexus.core.concurrency import OuterHandler, supervised
 from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, OutboxFullError
 from nexus.core.metrics import DeadLetterCause, Event, Metrics
 from nexus.core.models import Topics
@@ -110,7 +110,7 @@ class DeadLetterWriter:
 
 
 class Claims:
-    """Claims, holds and concludes requests and tool calls. Run `renew_all` in a task of its own."""
+    """Claims, holds and concludes requests and tool calls, whose leases are renewed while it is `running`."""
 
     def __init__(
         self,
@@ -127,6 +127,16 @@ class Claims:
         self._metrics = metrics
         self._suspects = anyio.Lock()
         self._held: dict[str, Acquired] = {}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Renew the leases of all held claims until the context ends."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(supervised, self._metrics, "leases", self._renew_all)
+            try:
+                yield
+            finally:
+                tasks.cancel_scope.cancel()
 
     async def claim(self, item: _Item, asked_at: float, settle: Callable[[_Item, Claim], Awaitable[None]]) -> None:
         """Claim a request and pass the ledger's reply to `settle`, once it is not Busy or the request may not wait.
@@ -214,8 +224,7 @@ class Claims:
         finally:
             self._held.pop(claim.token, None)
 
-    async def renew_all(self) -> None:
-        """Renew the leases of all held claims, until cancelled."""
+    async def _renew_all(self) -> None:
         async with anyio.create_task_group() as tasks:
             while True:
                 await anyio.sleep(self._settings.lease_ms / 1_000 * _RENEWAL)

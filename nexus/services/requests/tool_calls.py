@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, Self
 import anyio
 import structlog
 
-from nexus.core.concurrency import Pauses, Pending, supervised
+from nexus.core.concurrency import Pauses, Pending
 from nexus.core.errors import BusRefusedError, BusUnavailableError, StoreUnavailableError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading
@@ -121,12 +121,8 @@ class ToolCallService:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Carry out accepted calls until the context ends. Wait for `pending` first, to finish them."""
-        async with self._calls.running(), self._refusals.running(), anyio.create_task_group() as tasks:
-            tasks.start_soon(supervised, self._metrics, "leases", self._claims.renew_all)
-            try:
-                yield self
-            finally:
-                tasks.cancel_scope.cancel()
+        async with self._calls.running(), self._refusals.running(), self._claims.running():
+            yield self
 
     def offer(self, call: ToolCallRequest) -> bool:
         """Accept a call, if only to refuse it. False when even too many refusals are waiting."""

@@ -19,6 +19,7 @@ from tests.nexus.contract.ledgers import (
     REPLY_KEEP_MS,
     Desk,
     OpenDesk,
+    pubsub_desk,
     streams_desk,
 )
 from tests.nexus.support.waiting import PATIENCE_S, until
@@ -269,9 +270,9 @@ async def test_an_empty_value_is_a_value(open_desk: OpenDesk) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 4, 11], ids=["mark", "checksum", "value"])
-async def test_a_kept_value_that_was_spoilt(open_streams: OpenDesk, place: int) -> None:
+async def test_a_kept_value_that_was_spoilt(redis_url: str, channel_prefix: str, place: int) -> None:
     """It is never taken for what was kept; a bare one, of the release before, is."""
-    async with open_streams() as desk:
+    async with pubsub_desk(redis_url, channel_prefix, partial(RedisLedger, repeated_s=0.1)) as desk:
         await desk.ledger.keep_first("k", b'["s", null]', LONG_MS)
         assert await desk.ledger.kept("k") == b'["s", null]'
         name = f"{desk.prefix}nexus:kept:k"
