@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import count
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -186,6 +186,31 @@ def named_agent(metadata: Any) -> str | None:
         return None
     agent_id = metadata.get(AGENT_ID)
     return agent_id if isinstance(agent_id, str) else ""
+
+
+class Why(StrEnum):
+    """Why something that was said is not shown, as a sentence for the manifest; its name labels the counter."""
+
+    THINKING = "thinking is never shown as words"
+    MEDIA = "only images of the current input are passed on, in a form and size that the provider takes"
+    UNREADABLE = "has a form that is not understood"
+    EMPTY = "has no text and no call"
+    UNMATCHED = "answers no call of the session that has no other result"
+    NO_ROOM = "there was no room for it in the context window"
+    TOO_LONG = "is longer than a provider or a setting allows"
+    TOO_MANY = "there are more than a provider allows"
+    NOT_ALLOWED = "a provider refuses it"
+
+
+class LeftOut(NamedTuple):
+    """Something that a context does not show: an entry of `left_out` in the manifest.
+
+    `what` is its kind, such as `image` or `tool result`; `where` a place such as a message id, without content.
+    """
+
+    what: str
+    where: str
+    why: Why
 
 
 class Run(_WireModel):
