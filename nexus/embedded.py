@@ -1,4 +1,4 @@
-"""A Valkey and a MongoDB-compatible server out of Python packages, as child processes on free loopback ports.
+"""A Valkey and a MongoDB-compatible server out of Python packages, as child processes on loopback ports.
 
 For trying Nexus out and for its tests: the service runs on them through the same adapters as in production.
 
@@ -6,10 +6,12 @@ For trying Nexus out and for its tests: the service runs on them through the sam
   since secantusdb misses one SIGTERM in eight; both persist what they acknowledge.
 - A server has its own session: Ctrl-C in a terminal reaches Nexus alone, which drains before it stops them.
 - A data folder has one Nexus at a time, which waits until the servers of a killed predecessor are gone.
+- Its servers keep their ports: their addresses stand in its `servers.json`, where clients look them up.
 - secantusdb is GPL: it runs as a process of its own and is never imported.
 """
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -20,7 +22,8 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
+from urllib.parse import urlsplit
 
 import anyio
 from anyio.abc import Process
@@ -37,7 +40,11 @@ if sys.platform != "win32":
 _Find = Callable[[str], ModuleSpec | None]  # a package by its name
 _Identify = Callable[[int], Awaitable[Any]]  # the process id of the server behind a port
 
+# In the data folder: {"bus": the address of Redis, "database": the address of MongoDB}.
+ADDRESSES: Final = "servers.json"
+
 _HOST = "127.0.0.1"
+_PORTS = {"bus": 6390, "database": 27190}
 # Direct: the replica set that the server says it is has no other member to find.
 _MONGO_URI = "mongodb://127.0.0.1:{}/?directConnection=true"
 
@@ -58,26 +65,30 @@ _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "LD_LI
 
 @dataclass(frozen=True)
 class EmbeddedServers:
-    """The addresses of the two servers."""
+    """The addresses of the two servers, and the ports that they should have had, but another program has."""
 
     redis_url: str
     mongo_uri: str
+    taken: tuple[int, ...] = ()
 
 
 @contextlib.asynccontextmanager
 async def embedded_servers(data_dir: Path | None, *, find: _Find = find_spec) -> AsyncGenerator[EmbeddedServers]:
     """Run both servers for the length of the block; they answer when it begins.
 
-    Data and logs are kept below `data_dir`, which is made when missing, or with None in a temporary folder that is
-    removed at the end. `find` looks a package up by its name, as `importlib.util.find_spec` does.
+    Data and logs are kept below `data_dir`, which is made when missing. The ports are those of its `servers.json`, at
+    first 6390 and 27190; one that is taken is changed for a free one, for good. With None data are in a temporary
+    folder that is removed at the end, and the ports are any free ones. `find` looks a package up by its name, as
+    `importlib.util.find_spec` does.
 
     Raises:
         ConfigError: a package is missing, the platform is not supported, the folder cannot be written or has a Nexus
-            already, or a server does not start.
+            already, its `servers.json` cannot be read, or a server does not start.
     """
     valkey = [str(_locate(find)), "--bind", _HOST, "--save", "", "--appendonly", "yes", "--port"]
     mongo = [sys.executable, "-m", "secantus", "--sync-on-commit", "--storage-path", "data", "--host", _HOST, "--port"]
     async with contextlib.AsyncExitStack() as stack:
+        keeps = data_dir is not None
         if data_dir is None:
             data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         owner, servers = [stack.enter_context(lock) for lock in _prepare(data_dir)]
@@ -86,9 +97,18 @@ async def embedded_servers(data_dir: Path | None, *, find: _Find = find_spec) ->
         # The servers inherit this lock: it is free when the last of them has ended.
         if not await _take(servers, seconds=5):
             raise ConfigError(f"{data_dir} is in use by servers of a Nexus that was killed: end them, then try again")
-        redis_port = await stack.enter_async_context(_running(data_dir / "valkey", valkey, _valkey_pid, servers))
-        mongo_port = await stack.enter_async_context(_running(data_dir / "secantusdb", mongo, _secantusdb_pid, servers))
-        yield EmbeddedServers(f"redis://{_HOST}:{redis_port}/0", _MONGO_URI.format(mongo_port))
+        wanted = _kept_ports(data_dir / ADDRESSES) if keeps else dict.fromkeys(_PORTS, 0)
+        redis_port = await stack.enter_async_context(
+            _running(data_dir / "valkey", valkey, wanted["bus"], _valkey_pid, servers)
+        )
+        mongo_port = await stack.enter_async_context(
+            _running(data_dir / "secantusdb", mongo, wanted["database"], _secantusdb_pid, servers)
+        )
+        addresses = {"bus": f"redis://{_HOST}:{redis_port}/0", "database": _MONGO_URI.format(mongo_port)}
+        if keeps:
+            _write(data_dir / ADDRESSES, json.dumps(addresses, indent=2) + "\n")
+        taken = tuple(port for port in wanted.values() if port not in {0, redis_port, mongo_port})
+        yield EmbeddedServers(addresses["bus"], addresses["database"], taken)
 
 
 def _locate(find: _Find) -> Path:
@@ -125,6 +145,31 @@ def _prepare(data_dir: Path) -> list[IO[bytes]]:
         raise ConfigError(f"the embedded servers cannot keep their data in {data_dir}: {error.strerror}") from error
 
 
+def _kept_ports(file: Path) -> dict[str, int]:
+    try:
+        addresses = json.loads(file.read_bytes())
+        ports = {name: urlsplit(addresses[name]).port for name in _PORTS}
+    except FileNotFoundError:
+        return _PORTS
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError, AttributeError):
+        ports = {}
+    if not ports or not all(ports.values()):
+        raise ConfigError(f"{file} does not hold the addresses of two servers: remove it, and it is written anew")
+    return {name: port for name, port in ports.items() if port}
+
+
+def _write(file: Path, text: str) -> None:
+    """Write it in one step: a client may be reading."""
+    new = file.with_suffix(".new")
+    try:
+        new.write_text(text, "utf-8")
+        new.replace(file)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+
+
 async def _take(lock: IO[bytes], *, seconds: float) -> bool:
     with anyio.move_on_after(seconds):
         while True:
@@ -136,11 +181,12 @@ async def _take(lock: IO[bytes], *, seconds: float) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _running(home: Path, command: list[str], identify: _Identify, lock: IO[bytes]) -> AsyncGenerator[int]:
-    """Run one server and yield its port, which is the last word of its command."""
-    for _ in range(5):
-        with socket.create_server((_HOST, 0)) as probe:
-            port: int = probe.getsockname()[1]
+async def _running(
+    home: Path, command: list[str], wanted: int, identify: _Identify, lock: IO[bytes]
+) -> AsyncGenerator[int]:
+    """Run one server and yield its port, which is the last word of its command: the wanted one where it is free."""
+    for attempt in range(5):
+        port = _free_port(0 if attempt else wanted)
         process = await _start(home, [*command, str(port)], lock)
         try:
             if await _answers(process, identify, port):
@@ -152,6 +198,13 @@ async def _running(home: Path, command: list[str], identify: _Identify, lock: IO
         if "already in use" not in log:
             break
     raise ConfigError(f"the embedded {home.name} did not start: {log[-300:] or 'it gave no answer'}")
+
+
+def _free_port(wanted: int) -> int:
+    for port in (wanted, 0):
+        with contextlib.suppress(OSError), socket.create_server((_HOST, port)) as probe:
+            return int(probe.getsockname()[1])
+    raise ConfigError(f"no port of {_HOST} is free")
 
 
 async def _start(home: Path, command: list[str], lock: IO[bytes]) -> Process:

@@ -22,7 +22,7 @@ from nexus.config import Settings
 from nexus.config.loading import exposed_secrets, load_settings
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ConfigError
-from nexus.embedded import embedded_servers
+from nexus.embedded import ADDRESSES, embedded_servers
 from nexus.log import configure_logging
 
 _log = structlog.get_logger(__name__)
@@ -93,7 +93,11 @@ async def _servers(settings: Settings, embedded: bool) -> AsyncIterator[Settings
         yield settings
         return
     async with embedded_servers(_DATA) as servers:
-        typer.echo(f"Servers of its own, data under {_DATA}/. To use them from another terminal:")
+        addresses = _DATA / ADDRESSES
+        for port in servers.taken:
+            typer.echo(f"Port {port} is taken by another program. A free one is used from now on: see {addresses}.")
+        typer.echo(f"Servers of its own, data under {_DATA}/, addresses in {addresses}, the same at the next start.")
+        typer.echo("Commands in another terminal find them by:")
         typer.echo(f"  export NEXUS_BUS__URL={servers.redis_url} NEXUS_DATABASE__URI='{servers.mongo_uri}'")
         mode = "streams" if settings.bus.mode == "streams" else "pubsub"
         bus = settings.bus.model_copy(update={"url": SecretStr(servers.redis_url), "mode": mode})

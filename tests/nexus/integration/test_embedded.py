@@ -1,12 +1,15 @@
 """The embedded servers: they answer, keep their data, have one user and leave nothing behind."""
 
 import contextlib
+import json
 import os
+import socket
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -16,7 +19,7 @@ from redis.asyncio import Redis
 
 from nexus import embedded
 from nexus.core.errors import ConfigError
-from nexus.embedded import EmbeddedServers, embedded_servers
+from nexus.embedded import ADDRESSES, EmbeddedServers, embedded_servers
 
 # Starts the servers on the folder it is given, writes to both, says so, and waits to be killed.
 _PARENT = """
@@ -109,15 +112,69 @@ async def test_servers_follow_a_killed_parent(tmp_path: Path) -> None:
         await _assert_kept(servers)
 
 
-async def test_a_taken_port_is_changed_for_another(tmp_path: Path) -> None:
+async def test_a_port_that_is_taken_at_the_last_moment(tmp_path: Path) -> None:
     """A server that finds its port taken is started again on another one."""
     binary = embedded._locate(find_spec)
     home = tmp_path / "valkey"
     home.mkdir()
     command = [sys.executable, "-c", _TAKEN_AT_FIRST, str(binary), "--bind", "127.0.0.1", "--port"]
     with (tmp_path / "lock").open("ab") as lock:
-        async with embedded._running(home, command, embedded._valkey_pid, lock) as port, Redis(port=port) as redis:
+        async with embedded._running(home, command, 0, embedded._valkey_pid, lock) as port, Redis(port=port) as redis:
             assert await redis.ping()
+
+
+def _ports(servers: EmbeddedServers) -> list[int | None]:
+    return [urlsplit(address).port for address in (servers.redis_url, servers.mongo_uri)]
+
+
+async def test_the_first_ports(tmp_path: Path) -> None:
+    """A new folder gets 6390 and 27190; one that another program has is named and changed for another."""
+    async with embedded_servers(tmp_path) as servers:
+        for port, usual in zip(_ports(servers), (6390, 27190), strict=True):
+            assert (port == usual) != (usual in servers.taken)
+        assert json.loads((tmp_path / ADDRESSES).read_bytes()) == {
+            "bus": servers.redis_url,
+            "database": servers.mongo_uri,
+        }
+
+
+async def test_ports_stay_until_one_is_taken(tmp_path: Path) -> None:
+    """A restart has the same addresses; a port that is taken meanwhile is changed for good, and the other one stays."""
+    async with embedded_servers(tmp_path) as servers:
+        first = _ports(servers)
+        await _write(servers)
+    async with embedded_servers(tmp_path) as servers:
+        assert (_ports(servers), servers.taken) == (first, ())
+    with socket.create_server(("127.0.0.1", first[0] or 0)):
+        async with embedded_servers(tmp_path) as servers:
+            moved = _ports(servers)
+            assert (moved[0] == first[0], moved[1], servers.taken) == (False, first[1], (first[0],))
+            assert json.loads((tmp_path / ADDRESSES).read_bytes())["bus"] == servers.redis_url
+            await _assert_kept(servers)
+    async with embedded_servers(tmp_path) as servers:
+        assert (_ports(servers), servers.taken) == (moved, ())
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        "",
+        "[]",
+        "7",
+        "\x00",
+        '{"bus": 7, "database": null}',
+        '{"bus": "redis://127.0.0.1:6390"}',
+        '{"bus": "redis://h:99999", "database": "mongodb://h:1"}',
+        '{"bus": "redis://127.0.0.1/0", "database": "mongodb://127.0.0.1:27190"}',
+    ],
+)
+async def test_spoilt_addresses(tmp_path: Path, spoilt: str) -> None:
+    """They are neither guessed nor overwritten: the error says what to do."""
+    (tmp_path / ADDRESSES).write_text(spoilt)
+    with pytest.raises(ConfigError, match=r"servers\.json .*: remove it"):
+        async with embedded_servers(tmp_path):
+            pass
+    assert (tmp_path / ADDRESSES).read_text() == spoilt
 
 
 @pytest.mark.parametrize(
