@@ -69,6 +69,10 @@ class BusRefusedError(BusUnavailableError):
     """What the bus keeps under a name is not what belongs there; trying again will not help."""
 
 
+class NobodyListeningError(NexusError, TimeoutError):
+    """No service received what was sent, however often. The message says what was tried, and what to check."""
+
+
 class OutboxFullError(NexusError):
     """A request is concluded, with so many `receivers` of its answer, but its row found no room in the outbox."""
 

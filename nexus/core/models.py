@@ -49,6 +49,7 @@ class Topics:
     SYSTEM_COMMAND: Final = "system.command"
     COMMAND_RESULT: Final = "command.result"
 
+    RUNS_INPUT: Final = "runs.input"
     TOOLS_REGISTER: Final = "tools.register"
     TOOLS_UNREGISTER: Final = "tools.unregister"
     SESSION_STATE: Final = "session.state"

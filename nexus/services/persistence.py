@@ -38,10 +38,12 @@ from nexus.services.history.recorder import (
     insert_rows,
     with_fresh_id,
 )
-from nexus.services.history.rows import clamp_timestamp, human_row, llm_row, tool_row
+from nexus.services.history.rows import clamp_timestamp, further_row, human_row, llm_row, tool_row
 
 _log = structlog.get_logger(__name__)
 
+# By topic, the row of a message, without its session where it names none; None for one that is not recorded by rule.
+_ROWS: Final = {Topics.LLM_RESULTS: llm_row, Topics.TOOLS_RESULTS: tool_row, Topics.RUNS_INPUT: further_row}
 # How long a reader waits for results that were accepted before.
 _PENDING_S: Final = 0.25
 
@@ -110,12 +112,12 @@ class PersistenceService:
         return await self.origins.begin(owner_key, run_id, origin, keep_ms)
 
     def offer(self, topic: str, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
-        """Accept a result from the bus, with a payload of `size` bytes, for recording. Never waits.
+        """Accept a result or a person's words from the bus, in a payload of `size` bytes, for recording. Never waits.
 
         `settled` is called when it is written, or with the reason why the store never will accept it. False when too
         much is waiting already; True also for what is not recorded by rule.
         """
-        row = (llm_row if topic == Topics.LLM_RESULTS else tool_row)(message, size)
+        row = _ROWS[topic](message, size)
         if row is None:
             settled(None)
             return True

@@ -250,6 +250,13 @@ def human_row(message: Message, text: str, origin: RunOrigin) -> Row:
     return of_run(_row(message, "HUMAN", text, {"source": "new_run"}), origin)
 
 
+def further_row(message: Message, size: int = 0) -> Row:
+    """The row of a further human message of a run, without its session. `size` as for `llm_row`."""
+    content = _without_structure(message.content) if size > _LARGE else message.content
+    marks = internal_marks(named_agent(message.metadata))
+    return _row(message, "HUMAN", content, {"source": "run_input", **marks}, session=_session(message))
+
+
 def of_run(row: Row, origin: RunOrigin) -> Row:
     """The row as it is recorded for a run of this origin; a session or an agent that the row names itself counts."""
     marks = {} if row["metadata"].get(AGENT_ID) else internal_marks(origin.sub_agent)
@@ -279,7 +286,8 @@ def llm_row(message: Message, size: int = 0) -> Row | None:
         "has_tool_calls": bool(calls),
         **internal_marks(named_agent(message.metadata)),
     }
-    return _row(message, "AI", "" if text is None else text, metadata | _given_cost(content, message.metadata))
+    metadata |= _given_cost(content, message.metadata)
+    return _row(message, "AI", "" if text is None else text, metadata, session=_session(message))
 
 
 def tool_row(message: Message, size: int = 0) -> Row:
@@ -301,7 +309,8 @@ def tool_row(message: Message, size: int = 0) -> Row:
         result = _without_structure(result)
         metadata = {name: _without_structure(value, most=_ID_CHARS) for name, value in metadata.items()}
     marks = internal_marks(named_agent(message.metadata))
-    return _row(message, "TOOL", result, {"source": "tool_result", **metadata, **marks})
+    metadata = {"source": "tool_result", **metadata, **marks}
+    return _row(message, "TOOL", result, metadata, session=_session(message))
 
 
 def _without_structure(value: Any, *, most: int | None = None) -> Any:
@@ -357,12 +366,16 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0 and _fits_int64(value)
 
 
-def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) -> Row:
+def _session(message: Message) -> str | None:
+    return text_or_empty(message.metadata.get("session_id")) or None
+
+
+def _row(message: Message, role: str, content: Any, metadata: dict[str, Any], *, session: str | None = None) -> Row:
     return {
         "id": message.id,
         "run_id": message.run_id,
         "owner_key": message.owner_key,
-        "session_id": (text_or_empty(message.metadata.get("session_id")) or None) if role != "HUMAN" else None,
+        "session_id": session,
         "role": role,
         "content": storable(content),
         "timestamp": message.timestamp,

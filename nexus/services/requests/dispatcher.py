@@ -27,7 +27,7 @@ from nexus.core.concurrency import OuterHandler, Pending, supervised
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Metrics, NoMetrics
-from nexus.core.models import AMBIGUOUS_ID, Message, Topics, is_ambiguous
+from nexus.core.models import AMBIGUOUS_ID, Message, Role, Topics, is_ambiguous
 from nexus.core.ports import Bus, Delivery, Work
 from nexus.core.wire import EnvelopeError, find_sender
 from nexus.services.persistence import PersistenceService
@@ -43,6 +43,7 @@ from nexus.services.requests.envelope import (
 )
 from nexus.services.requests.tool_calls import MOST_CALLS, MOST_CALLS_ASIDE, ToolCallService
 from nexus.services.session_state.service import SessionStates
+from nexus.services.text.content import as_text
 from nexus.services.tools.registry import ToolCatalog
 
 _log = structlog.get_logger(__name__)
@@ -63,7 +64,7 @@ _MOST_UNREAD, _MOST_UNREAD_BYTES, _MOST_HELD_UP = 8_192, 64 << 20, 64
 _SLICE_S: Final = 0.005
 _OFFER_AGAIN_S: Final = 0.2
 
-_RESULTS: Final = (Topics.LLM_RESULTS, Topics.TOOLS_RESULTS)
+_RECORDED: Final = (Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.RUNS_INPUT)
 NEWS: Final = (Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHANGED)
 
 
@@ -95,6 +96,7 @@ def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
         Work(Topics.CONTEXT_BUILD_REQUEST, max_in_flight, aside=MOST_REFUSALS_PER_OWNER, sheds=True),
         Work(Topics.LLM_RESULTS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
         Work(Topics.TOOLS_RESULTS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
+        Work(Topics.RUNS_INPUT, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
         Work(Topics.TOOLS_REGISTER, _MOST_TOOLS),
         Work(Topics.TOOLS_UNREGISTER, _MOST_TOOLS),
         Work(Topics.SESSION_STATE, _MOST_STATES),
@@ -209,7 +211,7 @@ class Dispatcher:
 
     def _hold_up(self, delivery: Delivery, owner_key: str, run_id: str, read: Callable[[], _Read]) -> bool:
         """Have a delivery wait in its owner's line. False where that has no room."""
-        unrecorded = self._persistence.expect(owner_key, run_id) if delivery.topic in _RESULTS else None
+        unrecorded = self._persistence.expect(owner_key, run_id) if delivery.topic in _RECORDED else None
 
         async def pass_on() -> None:
             try:
@@ -283,10 +285,8 @@ class Dispatcher:
 
     def _offer(self, delivery: Delivery, message: Message) -> _Fault | None:
         match delivery.topic:
-            case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
-                session = message.metadata.get("session_id")
-                if isinstance(session, str) and is_ambiguous(session):
-                    reason = f"metadata.session_id: {AMBIGUOUS_ID}"
+            case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS | Topics.RUNS_INPUT:
+                if reason := _why_not_recorded(delivery.topic, message):
                     return _Fault(reason, DeadLetterCause.REFUSED, message.id)
                 settled = partial(self._settle, delivery, message.id)
                 return self._take(
@@ -358,6 +358,17 @@ class Dispatcher:
             self.pending.end()
             # Its payload may be large, and the next letter far away.
             del delivery
+
+
+def _why_not_recorded(topic: str, message: Message) -> str | None:
+    session = message.metadata.get("session_id")
+    if isinstance(session, str) and is_ambiguous(session):
+        return f"metadata.session_id: {AMBIGUOUS_ID}"
+    if topic == Topics.RUNS_INPUT and message.role is not Role.HUMAN:
+        return "role: HUMAN is needed"
+    if topic == Topics.RUNS_INPUT and not as_text(message.content).strip():
+        return "content: is empty"
+    return None
 
 
 async def _call(pass_on: Callable[[], Awaitable[None]]) -> None:

@@ -35,6 +35,7 @@ PREFIX = "docs:"
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 RULES = re.findall(r"^ACL SETUSER .*$", OPERATIONS.read_text("utf-8"), re.MULTILINE)
 MODES: list[Mode] = ["pubsub", "streams"]
+PUBLISHED = ("context.build.request", "runs.input", "llm.results", "tools.results", "session.state")
 USERS = {"pubsub": "", "streams": "-streams"}
 
 
@@ -185,13 +186,11 @@ async def test_plain_commands_do_on_streams(server: RedisServer, channel_prefix:
     """An orchestrator without the reference client asks by XADD and reads its own answers."""
     reply = f"docs:context.build.response.{channel_prefix}"
     async with open_redis(url_of(server, "orchestrator-plain")) as client:
-        for topic in ("context.build.request", "llm.results", "tools.results", "session.state"):
+        for topic in PUBLISHED:
             await client.xadd(f"docs:{topic}", {"message": b"x"})
         assert not await client.xread({reply: "0-0"}, block=10)
         assert await client.xrevrange(reply, count=1) == []
-    await server.ask(
-        "DEL", "docs:context.build.request", "docs:llm.results", "docs:tools.results", "docs:session.state"
-    )
+    await server.ask("DEL", *(f"docs:{topic}" for topic in PUBLISHED))
 
 
 @pytest.mark.parametrize("user", ["nexus", "nexus-streams"])

@@ -98,6 +98,21 @@ async def test_the_result_of_a_tool() -> None:
     }
 
 
+async def test_what_a_person_says_meanwhile() -> None:
+    """It is a row of its own under its own id, in the session of its run or the one that it names."""
+    (row,) = await recorded(Topics.RUNS_INPUT, message("no, Bergen 🌧", role=Role.HUMAN, metadata={"session_id": "s"}))
+    assert row == {
+        "id": "m1",
+        "run_id": "r",
+        "owner_key": "o",
+        "session_id": "s",
+        "role": "HUMAN",
+        "content": "no, Bergen 🌧",
+        "timestamp": START,
+        "metadata": {"source": "run_input"},
+    }
+
+
 async def test_sessions() -> None:
     """A result's session is the one it names, else that of its run's input, also after a restart, else `default`."""
     store = FakeStore()

@@ -174,6 +174,7 @@ def on_its_own(topic: str, payload: Message | bytes) -> Delivery:
 CHANGES: list[tuple[str, Callable[[], Message]]] = [
     (Topics.LLM_RESULTS, message),
     (Topics.TOOLS_RESULTS, lambda: message(Role.TOOL, "found", tool_call_id="call_1", tool_name="web_search")),
+    (Topics.RUNS_INPUT, lambda: message(Role.HUMAN, "no, Bergen")),
 ]
 
 
@@ -267,7 +268,7 @@ class TestTopics:
         shared = {item.topic: item for item in work(7)}
         assert shared[Topics.CONTEXT_BUILD_REQUEST].most == 7
         assert [topic for topic, item in shared.items() if item.sheds] == [Topics.CONTEXT_BUILD_REQUEST]
-        results = {Topics.LLM_RESULTS, Topics.TOOLS_RESULTS}
+        results = {Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.RUNS_INPUT}
         kept = {Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.SESSION_STATE}
         assert {*shared} == {Topics.CONTEXT_BUILD_REQUEST, *results, *kept}
         with_tools = {item.topic: item.most for item in work(7, tool_calls=True)}
@@ -354,8 +355,16 @@ class TestFaults:
                 "at most 1048576 are allowed",
                 {Event.STATE_REFUSED: 1},
             ),
+            (Topics.RUNS_INPUT, Role.AI, "and umbrellas?", "role: HUMAN is needed", {}),
+            (Topics.RUNS_INPUT, Role.HUMAN, [{"type": "text", "text": " \n"}], "content: is empty", {}),
         ],
-        ids=["a definition that is none", "a state that is none", "a state that becomes too large"],
+        ids=[
+            "a definition that is none",
+            "a state that is none",
+            "a state that becomes too large",
+            "a person's words from a model",
+            "a person who says nothing",
+        ],
     )
     async def test_refused(  # a table
         self, topic: str, role: Role, content: Any, reason: str, counted: dict[Any, int]
@@ -368,7 +377,7 @@ class TestFaults:
             await trial.settled(delivery)
         assert reason in letter.reason
         assert trial.metrics.counted == Counter(counted) + Counter({DeadLetterCause.REFUSED: 1})
-        assert trial.store.session_states == []
+        assert trial.store.session_states == trial.store.messages == []
 
     @pytest.mark.parametrize("is_shared", [False, True])
     @pytest.mark.parametrize(("topic", "made", "event"), KEPT, ids=[topic for topic, *_ in KEPT])
@@ -386,7 +395,7 @@ class TestFaults:
         assert letter.reason.lower().endswith("never")
         assert trial.metrics.counted == Counter(filter(None, [DeadLetterCause.REFUSED, event]))
 
-    @pytest.mark.parametrize("topic", [Topics.LLM_RESULTS, Topics.TOOLS_RESULTS])
+    @pytest.mark.parametrize("topic", [Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.RUNS_INPUT])
     async def test_a_result_of_an_ambiguous_session(self, topic: str) -> None:
         """On the wire "s" and a NUL, or half a surrogate pair, have become this one: it is in no session."""
         async with dispatching() as trial:
