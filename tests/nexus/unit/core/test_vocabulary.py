@@ -27,6 +27,7 @@ def test_topics() -> None:
         "UI_EVENTS": "ui.events",
         "SYSTEM_COMMAND": "system.command",
         "COMMAND_RESULT": "command.result",
+        "RUNS_INPUT": "runs.input",
         "TOOLS_REGISTER": "tools.register",
         "TOOLS_UNREGISTER": "tools.unregister",
         "SESSION_STATE": "session.state",
