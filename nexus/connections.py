@@ -41,12 +41,17 @@ class Transport:
     outbox: Outbox
 
 
-async def try_claim(ledger: RequestLedger) -> None:
-    """Claim and release a request that no replica asks for, as every answer begins; BusUnavailableError if it fails."""
-    claim = await ledger.claim(f"{_PROBE}{new_message_id()}", "", _PROBE_LEASE_MS)
+async def try_claim(ledger: RequestLedger) -> str:
+    """Claim and release a request that no replica asks for, as every answer begins; BusUnavailableError if it fails.
+
+    Returns its key, under which the ledger knows for two minutes that it was asked.
+    """
+    key = f"{_PROBE}{new_message_id()}"
+    claim = await ledger.claim(key, "", _PROBE_LEASE_MS)
     if not isinstance(claim, Acquired):
         raise BusUnavailableError("a claim that nothing else asks for cannot be had")
     await ledger.release(claim)
+    return key
 
 
 @asynccontextmanager

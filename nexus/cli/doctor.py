@@ -1,6 +1,6 @@
-"""`nexus doctor`: checks all that Nexus needs, and says what to do about each fault."""
+"""`nexus doctor`: checks all that Nexus needs, and says what to do about each fault. It makes and records nothing."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Annotated, Final
 
@@ -9,17 +9,29 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from nexus.cli.terminal import SEE_MONGODB, Config, bus_advice, command_settings
-from nexus.config import STORED_SECTIONS, LlmSettings, Settings
+from nexus.cli.terminal import (
+    SEE_MONGODB,
+    UNBELIEVED,
+    Config,
+    bus_advice,
+    command_settings,
+    counted,
+    printable,
+)
+from nexus.client import AnswerError, ContextClient
+from nexus.config import STORED_SECTIONS, LlmSettings, Settings, signing_of
 from nexus.config.loading import exposed_secrets, with_stored
-from nexus.connections import open_bus, open_model, open_store, try_claim
-from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError
-from nexus.core.models import new_message_id
-from nexus.core.ports import Bus, RequestLedger, Store
+from nexus.connections import Transport, open_bus, open_model, open_store, try_claim
+from nexus.core.errors import BusUnavailableError, ConfigError, ErrorCode, ModelUnavailableError, NexusError
+from nexus.core.models import Message, Role, Run, new_message_id, new_run_id
+from nexus.core.ports import Bus, Store
 from nexus.services.tools.registry import ToolRegistry, discover
 
 app = typer.Typer(add_completion=False)
 _TIMEOUT_S: Final = 5.0
+_ANSWER_S: Final = 3.0
+_OWNER: Final = "nexus.doctor"
+_MOST_NAMES: Final = 10
 # A question that only a model that follows a schema can answer.
 _QUESTION: Final = 'Answer with the JSON object {"ok": true} and nothing else.'
 _OK_SCHEMA: Final = {
@@ -47,6 +59,12 @@ _MODEL_ADVICE: Final = {
     "the prompt does not fit": "choose another llm.model, or a larger context for it: a short question is too long",
     _NO_JSON: "choose another llm.model, one that follows a JSON schema",
 }
+_SEE_SERVICE: Final = (
+    "start a service (nexus serve) on this bus, with this bus.mode and bus.channel_prefix; "
+    "if one runs, its log says why it does not answer"
+)
+_SEE_NAME: Final = "correct database.name (NEXUS_DATABASE__NAME), or start a service (nexus serve), which makes it"
+_SEE_INDEXES: Final = "start a service, which makes them, and see in its log what is in their way"
 _SEE_MODEL: Final = "see that the endpoint runs, and llm.base_url and llm.model (NEXUS_LLM__BASE_URL, NEXUS_LLM__MODEL)"
 
 Check = Callable[[], Awaitable[str]]
@@ -58,7 +76,10 @@ def command(
     config: Config = None,
     quick: Annotated[bool, typer.Option(help="Only ask whether both servers answer.")] = False,
 ) -> None:
-    """Check Redis, MongoDB, indexes, settings, tools and the model. Exit 1 when something is wrong, with what to do."""
+    """Check Redis, MongoDB, indexes, settings, tools, whether a service answers, and the model.
+
+    Exit 1 when something is wrong, with what to do. Nothing is made or recorded.
+    """
     settings = command_settings(config)
     if warning := exposed_secrets(config):
         typer.echo(f"warning: {warning}")
@@ -70,19 +91,22 @@ async def examine(settings: Settings, console: Console, quick: bool = False) -> 
     check = partial(_run_check, console)
     async with open_bus(settings.bus) as transport, open_store(settings.database) as store:
         bus_answers = await check("bus", lambda: _check_bus(transport.bus), bus_advice)
-        bus_answers = bus_answers and await check("ledger", lambda: _check_ledger(transport.probe), bus_advice)
+        bus_answers = bus_answers and await check("ledger", lambda: _check_ledger(transport), bus_advice)
         store_answers = await check("database", lambda: _check_store(store), SEE_MONGODB)
         results = [bus_answers, store_answers]
         if quick:
             return all(results)
         if store_answers:
             correct = "correct the document with scripts/database_manager.py"
-            see = "see the reason; the user needs the right to make indexes"
+            results.append(exists := await check("collections", lambda: _check_collections(store), _SEE_NAME))
+            if exists:
+                results.append(await check("indexes", lambda: _check_indexes(store), _SEE_INDEXES))
             results += [
-                await check("indexes", lambda: _make_indexes(store), see),
                 await check("settings", lambda: _check_settings(store, settings), correct),
                 await check("tools", lambda: _check_tools(store, settings), "correct tools.modules"),
             ]
+        if bus_answers:
+            results.append(await check("service", lambda: _check_service(transport.bus, settings), _SEE_SERVICE))
         # A call of the model has a time limit of its own.
         timeout_s = settings.llm.timeout_s + _TIMEOUT_S
         results.append(await check("model", lambda: _check_model(settings.llm), _model_advice, timeout_s=timeout_s))
@@ -98,7 +122,8 @@ async def _run_check(
     except (NexusError, TimeoutError) as error:
         reason = str(error) or f"no answer within {timeout_s:g} s"
         to_do = advice if isinstance(advice, str) else advice(error)
-        console.print(f"[red]wrong[/red]  {name}: {reason}. To do: {to_do}.", highlight=False, soft_wrap=True)
+        line = f"[red]wrong[/red]  {name}: {escape(reason)}. To do: {escape(to_do)}."
+        console.print(line, highlight=False, soft_wrap=True)
         return False
     console.print(f"[green]ok[/green]     {name}: {escape(finding)}", highlight=False, soft_wrap=True)
     return True
@@ -116,9 +141,10 @@ async def _check_bus(bus: Bus) -> str:
     raise BusUnavailableError("the subscription ended")
 
 
-async def _check_ledger(ledger: RequestLedger) -> str:
+async def _check_ledger(transport: Transport) -> str:
     started = anyio.current_time()
-    await try_claim(ledger)
+    # Else it would be known for two minutes.
+    await transport.dead_letters.forget_answer(await try_claim(transport.probe))
     return f"takes a claim and gives it back, {(anyio.current_time() - started) * 1_000:.1f} ms"
 
 
@@ -128,9 +154,45 @@ async def _check_store(store: Store) -> str:
     return f"answers, {(anyio.current_time() - started) * 1_000:.1f} ms"
 
 
-async def _make_indexes(store: Store) -> str:
-    await store.prepare()
+async def _check_collections(store: Store) -> str:
+    found = await store.inspect()
+    if not found.collections:
+        beside = f"there are: {_named(found.others)}" if found.others else "there is no other that this user may see"
+        raise NexusError(f"database {printable(found.database)} does not exist; {beside}")
+    return f"database {printable(found.database)} has {counted(len(found.collections), 'collection')}: " + _named(
+        found.collections
+    )
+
+
+async def _check_indexes(store: Store) -> str:
+    missing = (await store.inspect()).missing
+    if missing:
+        raise NexusError(f"missing: {_named(missing)}")
     return "in place"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(map(printable, names[:_MOST_NAMES])) + more
+
+
+async def _check_service(bus: Bus, settings: Settings) -> str:
+    """Ask a question that is refused before anything of it is recorded: it shows that a service listens and answers."""
+    if settings.bus.mode == "memory":
+        return "bus.mode is memory: there is no other process to ask"
+    run_id = new_run_id()
+    nothing = Message(run_id=run_id, owner_key=_OWNER, role=Role.HUMAN, content=" ")
+    run = Run(id=run_id, owner_key=_OWNER, history=[nothing])
+    started = anyio.current_time()
+    async with ContextClient(bus, signing=signing_of(settings.bus.signing)).listening() as client:
+        try:
+            await client.build(run, timeout=_ANSWER_S)
+        except AnswerError as error:
+            if error.code is not ErrorCode.EMPTY_INPUT:
+                raise
+        except TimeoutError:
+            raise NexusError(UNBELIEVED if client.disbelieved else f"none answers within {_ANSWER_S:g} s") from None
+    return f"answers, {(anyio.current_time() - started) * 1_000:.1f} ms"
 
 
 async def _check_settings(store: Store, settings: Settings) -> str:

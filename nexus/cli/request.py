@@ -2,14 +2,14 @@
 
 import json
 import os
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import anyio
 import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from nexus.cli.terminal import NOBODY_LISTENS, Config, bus_advice, command_settings, show_context
+from nexus.cli.terminal import NOBODY_LISTENS, UNBELIEVED, Config, bus_advice, command_settings, show_context
 from nexus.client import AnswerError
 from nexus.config import Settings, signing_of
 from nexus.connections import open_client
@@ -19,7 +19,6 @@ from nexus.core.signing import parsed
 from nexus.core.wire import MAX_DEPTH, explain, is_deeper
 
 app = typer.Typer(add_completion=False)
-_UNBELIEVED: Final = "answers came, but none that can be believed: compare bus.signing.keys with the service's"
 
 
 @app.command()
@@ -85,7 +84,7 @@ async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, An
         try:
             return await client.build(run, timeout=timeout)
         except TimeoutError:
-            raise TimeoutError(_UNBELIEVED if client.disbelieved else NOBODY_LISTENS) from None
+            raise TimeoutError(UNBELIEVED if client.disbelieved else NOBODY_LISTENS) from None
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 from nexus.adapters.mongo.client import Calls
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import AGENT_ID, INTERNAL, LONG_AGO, is_object_id, named_agent, parse_moment
-from nexus.core.ports import Row, RunOrigin
+from nexus.core.ports import Inventory, Row, RunOrigin
 
 
 class _NoReferences(TypeDecoder):
@@ -127,6 +127,7 @@ _CONFLICTS: Final = {85, 86}
 # A large collection takes longer to index than a request may take.
 _INDEXING_S: Final = 300
 _JSON: Final = "{"
+_OF_MONGODB: Final = ("admin", "config", "local")
 
 
 class Indexes:
@@ -214,6 +215,23 @@ async def _make_index(collection: Any, index: IndexModel, quorum: Mapping[str, s
         if not any(_is_same_index(index.document, other) for other in existing):
             text = f"collection {collection.name}: an index stands in the way of {index.document['name']}; drop it"
             raise StoreRejectedError(text) from error
+
+
+async def inventory(client: Any, database: Any) -> Inventory:
+    """What is there of a database, without the index that only makes a search faster."""
+    collections = sorted(await database.list_collection_names())
+    missing = [
+        f"{name}.{index.document['name']}"
+        for name, indexes in INDEXES.items()
+        for there in [(await database[name].index_information()).values() if name in collections else ()]
+        for index in indexes
+        if not any(_is_same_index(index.document, other) for other in there)
+    ]
+    others = []
+    # Knowing them is no condition for anything.
+    with suppress(OperationFailure):
+        others = [name for name in await client.list_database_names() if name not in {*_OF_MONGODB, database.name}]
+    return Inventory(database.name, tuple(collections), tuple(sorted(others)), tuple(missing))
 
 
 def _is_same_index(wanted: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

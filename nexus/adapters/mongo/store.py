@@ -20,11 +20,11 @@ from nexus.adapters.mongo.client import Calls, driver_call, insert_call, insert_
 from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
 from nexus.adapters.mongo.retention import MongoRetention
-from nexus.adapters.mongo.schema import CODEC, EXACT_CODEC, Indexes, of_session
+from nexus.adapters.mongo.schema import CODEC, EXACT_CODEC, Indexes, inventory, of_session
 from nexus.adapters.mongo.transfer import MongoTransfer
 from nexus.core.errors import ConfigError
 from nexus.core.models import utc_now
-from nexus.core.ports import RetentionStore, Row, TurnStore
+from nexus.core.ports import Inventory, RetentionStore, Row, TurnStore
 from nexus.core.ports.memory import MemoryStore
 from nexus.core.ports.store import TransferStore
 
@@ -110,6 +110,11 @@ class MongoStore(MongoMessages):
     async def prepare(self) -> None:
         """Make the indexes; StoreRejectedError names a collection whose documents break a promise of uniqueness."""
         await self._indexes.make()
+
+    @driver_call
+    async def inspect(self) -> Inventory:
+        """What is there; makes nothing."""
+        return await inventory(self._client, self._database)
 
     @driver_call
     async def ping(self) -> None:

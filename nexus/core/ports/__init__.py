@@ -28,6 +28,7 @@ from nexus.core.ports.model import TokenCounter as TokenCounter
 from nexus.core.ports.retention import RetentionStore as RetentionStore
 from nexus.core.ports.store import Cutoff as Cutoff
 from nexus.core.ports.store import DocumentStore as DocumentStore
+from nexus.core.ports.store import Inventory as Inventory
 from nexus.core.ports.store import MessageStore as MessageStore
 from nexus.core.ports.store import Past as Past
 from nexus.core.ports.store import RunOrigin as RunOrigin

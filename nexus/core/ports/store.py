@@ -41,6 +41,23 @@ class RunOrigin:
     sub_agent: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What is there of a store.
+
+    Attributes:
+        database: its name.
+        collections: those it has; a database without any does not exist yet.
+        others: the databases beside it that this user may see.
+        missing: the indexes that are not there, as `collection.index`.
+    """
+
+    database: str
+    collections: tuple[str, ...]
+    others: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
 class MessageStore(Protocol):
     """Recorded messages (contract §2). Rows are plain dictionaries.
 
@@ -159,6 +176,9 @@ class DocumentStore(Protocol):
 
     async def prepare(self) -> None:
         """Make the indexes that the promises rest on. May be repeated and run by many at once."""
+
+    async def inspect(self) -> Inventory:
+        """What is there. Reads alone, and makes nothing."""
 
     async def ping(self) -> None:
         """Return when the store answers."""

@@ -9,7 +9,9 @@ from pydantic import SecretStr
 from pymongo import MongoClient
 from rich.console import Console
 
+from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis.client import open_redis
+from nexus.bootstrap import open_nexus
 from nexus.cli.doctor import examine
 from nexus.cli.terminal import bus_advice
 from nexus.config import BusSettings, DatabaseSettings, LlmSettings, Settings
@@ -53,9 +55,7 @@ async def test_a_redis(mongo_uri: str, database_name: str) -> None:
             assert well
             assert "ok     bus: hears itself" in lines
             assert "ok     ledger: takes a claim and gives it back" in lines
-        for key in await admin.keys("*nexus:request:*"):
-            assert await admin.hkeys(key) == [b"asked_ms"]
-            assert 0 < await admin.pttl(key) <= 120_000
+        assert await admin.keys("*nexus:request:*") == []
         for url, advice in OTHER_KINDS.items():
             well, lines = await said(url.format(f"{HOST}:{server.port}"), mongo_uri, database_name)
             assert (well, "wrong  bus: " in lines, advice in lines) == (False, True, True)
@@ -72,6 +72,72 @@ def test_other_errors() -> None:
     assert bus_advice(TimeoutError()).startswith("see that Redis runs")
 
 
+async def said_of_service(url: str, mongo_uri: str, name: str, **bus: Any) -> tuple[bool, str]:
+    """The same of all parts, with these settings of the bus."""
+    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=name)
+    return await examined(
+        Settings(bus=BusSettings.model_validate({"url": url, "answer_ttl_s": 60, **bus}), database=database)
+    )
+
+
+@pytest.mark.parametrize("mode", ["pubsub", "streams"])
+async def test_whether_a_service_answers(redis_url: str, mongo_uri: str, database_name: str, mode: str) -> None:
+    """It is asked what it refuses, and nothing of that is recorded. Without one, or with other keys, that is said."""
+    bus = {"mode": mode, "channel_prefix": f"{{{database_name}}}:"}
+    keys = {"signing": {"keys": {"operator": "k" * 32}, "required": True}}
+    settings = Settings(
+        bus=BusSettings.model_validate({"url": redis_url, **bus, **keys}),
+        database=DatabaseSettings(uri=SecretStr(mongo_uri), name=database_name),
+    )
+    async with open_nexus(settings):
+        well, lines = await said_of_service(redis_url, mongo_uri, database_name, **bus, **keys)
+        assert (well, "ok     service: answers, " in lines) == (True, True), lines
+        assert "ok     indexes: in place" in lines
+        well, lines = await said_of_service(redis_url, mongo_uri, database_name, **bus)
+        assert (well, "wrong  service: UNAUTHENTICATED: " in lines) == (False, True), lines
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        for name in client[database_name].list_collection_names():
+            assert client[database_name][name].find_one() is None, name
+    well, lines = await said_of_service(
+        redis_url, mongo_uri, database_name, mode=mode, channel_prefix=f"{database_name}:"
+    )
+    assert well is False
+    assert "wrong  service: none answers within 3 s. To do: start a service (nexus serve) on this bus" in lines
+
+
+async def test_a_mistyped_database(mongo_uri: str, database_name: str) -> None:
+    """It is not made: that it is not there is said, and which are."""
+    mistyped = f"{database_name}x"
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        client[database_name]["messages"].insert_one({"owner_key": "ada"})
+        well, lines = await said_of_model(mongo_uri, mistyped, {})
+        assert mistyped not in client.list_database_names()
+    assert well is False
+    found = next(line for line in lines.splitlines() if "collections" in line)
+    assert f"wrong  collections: database {mistyped} does not exist; there are: " in found
+    assert "correct database.name (NEXUS_DATABASE__NAME)" in found
+    assert "indexes" not in lines
+
+
+async def test_indexes_that_are_missing(mongo_uri: str, database_name: str) -> None:
+    """They are named and not made, whatever their names are where they are there."""
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        database = client[database_name]
+        async with open_mongo(mongo_uri, database_name) as store:
+            await store.prepare()
+        database["tools"].drop_index("one_per_name")
+        database["turns"].drop_index("one_per_run")
+        database["turns"].create_index(["owner_key", "run_id", "session_id"], name="another", unique=True)
+        database["identities"].drop()
+        well, lines = await said_of_model(mongo_uri, database_name, {})
+        assert "identities" not in database.list_collection_names()
+        assert "one_per_name" not in database["tools"].index_information()
+    assert well is False
+    assert f"ok     collections: database {database_name} has 8 collections: compactions, configurations, " in lines
+    missing = "identities.one_per_key, tools.one_per_name"
+    assert f"wrong  indexes: missing: {missing}. To do: start a service, which makes them" in lines
+
+
 async def said_of_model(
     mongo_uri: str, name: str, llm: Mapping[str, object], *, quick: bool = False, timeout_ms: int = 1_500
 ) -> tuple[bool, str]:
@@ -85,10 +151,12 @@ async def said_of_model(
 
 
 @pytest.mark.parametrize("behaviour", [good(), knowing("text"), wrapped("<think>Hm.</think>```json\n", "```")])
-async def test_a_model_that_answers(mongo_uri: str, database_name: str, behaviour: Behaviour) -> None:
+async def test_a_model_that_answers(mongo_uri: str, prepared_database: str, behaviour: Behaviour) -> None:
     """It is called by its name, and asked one short question."""
     async with model_server(behaviour) as server:
-        well, lines = await said_of_model(mongo_uri, database_name, {"base_url": server.base_url, "model": "a[b/c]"})
+        well, lines = await said_of_model(
+            mongo_uri, prepared_database, {"base_url": server.base_url, "model": "a[b/c]"}
+        )
     assert well
     assert "ok     model: a[b/c] answers, " in lines
     assert {len(call.user) < 100 for call in server.asked} == {True}
@@ -104,11 +172,11 @@ async def test_a_model_that_answers(mongo_uri: str, database_name: str, behaviou
         ),
     ],
 )
-async def test_stored_settings(mongo_uri: str, database_name: str, stored: dict[str, Any], finding: str) -> None:
+async def test_stored_settings(mongo_uri: str, prepared_database: str, stored: dict[str, Any], finding: str) -> None:
     """A section that is not taken from there is named. No model is well, too."""
     with MongoClient[dict[str, Any]](mongo_uri) as client:
-        client[database_name]["configurations"].insert_one({"environment": "development", **stored})
-    well, lines = await said_of_model(mongo_uri, database_name, {})
+        client[prepared_database]["configurations"].insert_one({"environment": "development", **stored})
+    well, lines = await said_of_model(mongo_uri, prepared_database, {})
     assert well
     assert f"the stored ones of environment 'development' {finding}" in lines
     assert "ok     model: not configured: summaries are made by rules" in lines

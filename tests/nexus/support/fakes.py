@@ -9,7 +9,7 @@ import bson
 from nexus.adapters.mongo.schema import id_text, origin_of
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import is_object_id, new_row_id, parse_moment, utc_now
-from nexus.core.ports import Row, RunOrigin
+from nexus.core.ports import Inventory, Row, RunOrigin
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.ports.store import (
     ARGUMENTS_LEFT_OUT,
@@ -74,6 +74,11 @@ class FakeStore:
     async def prepare(self) -> None:
         """There are no indexes to make."""
         self._ask("prepare")
+
+    async def inspect(self) -> Inventory:
+        """It is always there, with all that it needs."""
+        self._ask("inspect")
+        return Inventory("fake", ("messages",), (), ())
 
     async def ping(self) -> None:
         """Return when the store answers."""
