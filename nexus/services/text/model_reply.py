@@ -6,8 +6,8 @@
 - A reply that repeats the schema, refuses, is in another language than the user's or invents figures is rejected. The
   model is asked once more, with the fault; then the attempt is given up.
 - Summaries of parts are kept for a while: when the call for a later part fails, the next attempt asks for the rest.
-- A summary is shown in many contexts after its turn. Texts that are too long are cut at the end of a sentence, or of a
-  word.
+- A summary is shown in many contexts after its turn. Texts that are too long are cut at the end of a sentence; where
+  even the first one is too long, the reply is rejected. Entries of lists may be cut at the end of a word.
 """
 
 import hashlib
@@ -121,11 +121,11 @@ MOST_INSIGHTS: Final = 5
 _MORE: Final = " …"
 # Characters that a cut text does not end in.
 _HANGING: Final = " ,;:(，；：、（"
-# `brief` costs at most one of so many parts of `detailed`, with `[Turn n] ` before both; in fifths of a token. Below
-# the least it would say nothing.
+# `brief` costs at most one of so many parts of `detailed`, with `[Turn n] ` before both, or as much as one sentence may
+# take; in fifths of a token.
 _BRIEF_PART: Final = 3
 _HEAD: Final = 35
-_LEAST: Final = 45
+_ONE_SENTENCE: Final = 300
 # The costs of a digit and of a mark beyond that of a letter.
 _DIGIT: Final = 2
 _MARK: Final = 4
@@ -252,12 +252,19 @@ def read_reply(text: str, evidence: Evidence) -> Reply:
 
 
 def _bounded(answer: _SummaryAnswer) -> Reply:
-    parts, detailed = answer.structured, within(answer.detailed, MOST_DETAILED)
+    parts, detailed = answer.structured, leading(answer.detailed, MOST_DETAILED)
+    texts = {
+        "detailed": detailed,
+        "brief": brief_within(answer.brief, detailed),
+        "overview": leading(parts.overview, MOST_BRIEF),
+    }
+    if too_long := [name for name, text in texts.items() if not text]:
+        raise UnusableReplyError(f"the first sentence of its {too_long[0]} is too long")
     summaries = Summaries(
-        brief=brief_within(answer.brief, detailed),
+        brief=texts["brief"],
         detailed=detailed,
         structured=Structured(
-            overview=within(parts.overview, MOST_BRIEF),
+            overview=texts["overview"],
             actions=listed(parts.actions),
             results=listed(parts.results),
             decisions=listed(parts.decisions),
@@ -325,10 +332,8 @@ def _fault_of(answer: _SummaryAnswer, evidence: Evidence) -> str | None:
 
 def within(text: str, most: int) -> str:
     """The text, or its first sentences, or its first words and `…`, in at most so many characters."""
-    if len(text) <= most:
-        return text
-    sentences = leading(text, most).rstrip()
-    if len(sentences) <= most:
+    sentences = leading(text, most)
+    if sentences or not text:
         return sentences
     return text[: between_words(text, most - len(_MORE))].rstrip(_HANGING) + _MORE
 
@@ -344,13 +349,15 @@ def cost(text: str) -> int:
 
 
 def brief_within(brief: str, detailed: str) -> str:
-    """As much of `brief` as costs no more than a third of `detailed`, which holds the rest."""
-    room = max((cost(detailed) + _HEAD) // _BRIEF_PART - _HEAD, _LEAST)
-    if cost(brief) <= room:
-        return within(brief, MOST_BRIEF)
-    # The mark of a cut costs more than the characters whose place it takes.
-    fits = bisect_right([*accumulate(map(cost, brief))], room - cost(_MORE) + len(_MORE))
-    return within(brief, min(fits, MOST_BRIEF))
+    """The first sentences of `brief` that cost no more than a third of `detailed`, which holds the rest.
+
+    Where that is too little for the first one, `_ONE_SENTENCE` is enough; `""` where it costs more than that too.
+    """
+    costs = [*accumulate(map(cost, brief))]
+    for room in ((cost(detailed) + _HEAD) // _BRIEF_PART - _HEAD, _ONE_SENTENCE):
+        if kept := leading(brief, min(bisect_right(costs, room), MOST_BRIEF)):
+            return kept
+    return ""
 
 
 def _extra(char: str) -> int:

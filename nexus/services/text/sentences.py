@@ -21,20 +21,16 @@ BYTES_A_TOKEN: Final = 3
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CLOSING: Final = "\"'”’」』）】)\\]*_"
 _FULL_WIDTH: Final = ("。", "！", "？", "”", "」", "』")
+# Marks that end a sentence whatever follows: of Chinese, Japanese, Hindi, Arabic, Urdu, Amharic, Khmer and Burmese.
+_STOPS: Final = "。！？｡।॥؟۔።។။"
 # Begins with one set of characters, which is found in a quarter of the time. Possessive, and not begun again within a
 # run of marks: any text takes linear time.
 _ENDS = re.compile(
-    rf"[。！？｡.!?…\n](?:(?<=[。！？｡])[。！？｡]*+[{_CLOSING}]*+|(?<=\n)\s*+"
+    rf"[{_STOPS}.!?…\n](?:(?<=[{_STOPS}])[{_STOPS}]*+[{_CLOSING}]*+|(?<=\n)\s*+"
     rf"|(?<=[.!?…])(?<![.!?…].)[.!?…]*+[{_CLOSING}]*+(?=\s))"
 )
-# A point within a number, or before a small letter, ends nothing. A run of marks is taken whole or not at all: to try
-# each of its parts would take quadratic time.
-_SENTENCE_END: Final = re.compile(
-    r"""(?<![.!?…])[.!?…]++["'”’)\]]*+(?=\s++[^\s\da-zß-ÿ])|[。！？]++[”’」』）]*+""",
-)
-
-_ENDED = re.compile(rf"[.!?…。！？｡][{_CLOSING}]*\Z")
-_QUESTION = re.compile(r"[?？]\W*\Z")
+_ENDED = re.compile(rf"[.!?…{_STOPS}][{_CLOSING}]*\Z")
+_QUESTION = re.compile(r"[?？؟]\W*\Z")
 # The start of a line of Markdown: a heading, a quotation, an entry of a list or of a table.
 _MARKUP = re.compile(r"(?:(?:#+|[>*+•‣·-]|\|) +)+")
 _WORD = re.compile(r"\w")
@@ -113,14 +109,19 @@ def _sentences(text: str) -> tuple[str, ...]:
 
 def _found(text: str) -> Iterator[str]:
     start = 0
+    for end in (*(end.end() for end in _ends(text)), len(text)):
+        if _WORD.search(text, start, end):
+            yield _tidy(text[start:end])
+        start = end
+
+
+def _ends(text: str) -> Iterator[re.Match[str]]:
+    """The marks, or line ends with the space after them, that end a sentence."""
+    start = 0
     for end in _ENDS.finditer(text):
-        if end[0].startswith(".") and _goes_on(text, start, end):
-            continue
-        if _WORD.search(text, start, end.end()):
-            yield _tidy(text[start : end.end()])
-        start = end.end()
-    if _WORD.search(text, start):
-        yield _tidy(text[start:])
+        if not (end[0].startswith(".") and _goes_on(text, start, end)):
+            yield end
+            start = end.end()
 
 
 def is_blank(text: str) -> bool:
@@ -228,9 +229,9 @@ def size(value: Any) -> int:
 
 
 def leading(text: str, most: int) -> str:
-    """The first sentences of a text: as many as have `most` characters together, the first one in any case."""
-    ends = [*(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
-    return text[: max((end for end in ends if end <= most), default=ends[0])]
+    """The first sentences of a text that have `most` characters together; `""` where the first one has more."""
+    ends = [*(end.start() if end[0].isspace() else end.end() for end in _ends(text)), len(text)]
+    return text[: max((end for end in ends if end <= most), default=0)]
 
 
 def slices(text: str, room: int) -> Iterator[str]:
@@ -254,6 +255,6 @@ def _cut(window: str) -> int:
     half = len(window) // 2
     if line := window.rfind("\n", half) + 1:
         return line
-    if sentence := max((match.end() for match in _SENTENCE_END.finditer(window, half)), default=0):
+    if sentence := max((end.end() for end in _ends(window) if end.end() > half), default=0):
         return sentence
     return window.rfind(" ", half) + 1 or len(window)

@@ -171,14 +171,22 @@ def test_a_long_text_in_reasonable_time() -> None:
     [
         ("One. Two. Three.", 9, "One. Two."),
         ("One. Two. Three.", 100, "One. Two. Three."),
-        ("One. Two. Three.", 0, "One."),
-        ("It fell to 0.86 (e.g. in men). It rose.", 5, "It fell to 0.86 (e.g. in men)."),
+        ("One. Two. Three.", 3, ""),
+        ("It fell to 0.86 (e.g. in men). It rose.", 29, ""),
+        ("It fell to 0.86 (e.g. in men). It rose.", 30, "It fell to 0.86 (e.g. in men)."),
+        ("Dr. Ruiz found 5. 3 were new. So what?", 30, "Dr. Ruiz found 5. 3 were new."),
+        ("One line\n\nand another", 8, "One line"),
+        ("三件目は失敗しました。「はい。」と言いました。", 11, "三件目は失敗しました。"),
+        ("पाँच लेख मिले। तीन नए हैं।", 14, "पाँच लेख मिले।"),
+        ("هل وجد خمسة؟ نعم.", 12, "هل وجد خمسة؟"),
+        ("Done 👩‍👩‍👧‍👦! Then 🎉🎉.", 13, "Done 👩‍👩‍👧‍👦!"),
         ("找到156篇。筛选出15篇。下载5篇。", 15, "找到156篇。筛选出15篇。"),
         ("“Done!” She left.", 8, "“Done!”"),
-        ("no end at all", 3, "no end at all"),
+        ("no end at all", 3, ""),
+        ("no end at all", 13, "no end at all"),
         ("", 3, ""),
     ],
 )
 def test_the_first_sentences(text: str, most: int, kept: str) -> None:
-    """As many as there is room for, and the first one in any case."""
+    """As many as there is room for, in any script; none that is cut."""
     assert leading(text, most) == kept
