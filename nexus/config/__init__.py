@@ -13,6 +13,8 @@ from nexus.core.turns import Level
 
 # Sections that the `configurations` document of an environment may hold (contract §9).
 STORED_SECTIONS: Final = ("memory", "layouts", "user_defaults")
+# The type of pydantic's errors whose text is a rule of ours, and is said as it is.
+RULE: Final = "rule"
 
 _NO_HASH_TAG: Final = (
     "bus.channel_prefix: needs a hash tag where bus.url is a cluster and bus.mode is streams, so that all keys are in "
@@ -28,22 +30,26 @@ _NO_PREFIX: Final = (
 
 def _checked_prefix(prefix: str) -> str:
     if len(prefix) > _MAX_PREFIX or not _PREFIX.fullmatch(prefix):
-        raise PydanticCustomError("channel_prefix", _NO_PREFIX)
+        raise PydanticCustomError(RULE, _NO_PREFIX)
     return prefix
 
 
 def _checked_address(address: SecretStr) -> SecretStr:
     text = address.get_secret_value()
     if not re.fullmatch(r"(https?://\S+)?", text):
-        raise PydanticCustomError("base_url", "An address that begins with http:// or https:// is needed, or nothing")
+        raise PydanticCustomError(RULE, "An address that begins with http:// or https:// is needed, or nothing")
     try:
         parts = urlsplit(text)
         names_a_place = bool(parts.hostname) and parts.port != 0
     except ValueError:
         names_a_place = False
     if text and not names_a_place:
-        raise PydanticCustomError("base_url", "Names no host and port; http://host:port/v1 is allowed")
+        raise PydanticCustomError(RULE, "Names no host and port; http://host:port/v1 is allowed")
     return address
+
+
+def _in_lower_case(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
 
 
 class _Section(BaseModel):
@@ -53,10 +59,12 @@ class _Section(BaseModel):
 class SystemSettings(_Section):
     """The process itself."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_in_lower_case)] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
     drain_seconds: float = Field(default=10.0, ge=0, le=600)
-    http_host: str = Field(default="127.0.0.1", pattern=r"^[A-Za-z0-9._:%-]{1,253}$")
+    http_host: str = Field(
+        default="127.0.0.1", pattern=r"^[A-Za-z0-9._:%-]{1,253}$", description="an address or a name of this machine"
+    )
     http_port: int = Field(default=0, ge=0, le=65_535)
     event_loop: Literal["auto", "asyncio", "uvloop"] = "auto"
 
@@ -75,10 +83,10 @@ def _check_keys(keys: Any) -> Any:
     if keys is None:
         return {}
     if not isinstance(keys, Mapping):
-        raise PydanticCustomError("signing_keys", _NO_MAPPING)
+        raise PydanticCustomError(RULE, _NO_MAPPING)
     for name, secret in keys.items():
         if wrong := _key_error(name, secret):
-            raise PydanticCustomError("signing_keys", wrong)
+            raise PydanticCustomError(RULE, wrong)
     return keys
 
 
@@ -124,7 +132,9 @@ class DatabaseSettings(_Section):
 
     driver: Literal["motor", "pymongo"] = "motor"
     uri: SecretStr = SecretStr("mongodb://127.0.0.1:27017")
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,38}$")] = "nexus"
+    name: str = Field(
+        default="nexus", pattern=r"^[A-Za-z0-9_-]{1,38}$", description="a name of 1 to 38 of A-Z a-z 0-9 _ -"
+    )
     timeout_ms: int = Field(default=1_500, ge=50, le=60_000)
     server_selection_timeout_ms: int = Field(default=1_500, ge=50, le=60_000)
 

@@ -1,28 +1,31 @@
 """Settings (contract §9): a YAML file, overridden by `NEXUS_<SECTION>__<KEY>` variables, checked at start.
 
 - Settings are values, loaded once and passed on; nothing reads them from a global.
-- An unreadable file, a wrong value, an unknown key or a missing `${VAR}` is a `ConfigError`, one line an item: where,
-  which key, what is allowed. No line repeats a value, which may be a password.
+- An unreadable file, a wrong value, an unknown key, a key that is there twice or a missing `${VAR}` is a `ConfigError`,
+  one line an item: where, which key, what is allowed. No line repeats a value, which may be a password.
 - Addresses may hold passwords, so they are `SecretStr` and never show in a log or a repr.
 """
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from stat import S_IMODE, S_IRGRP, S_IROTH
 from typing import Any, Final
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from nexus.config import STORED_SECTIONS, Sections, Settings
+from nexus.config.faults import allowed_keys, find_faults
 from nexus.core.errors import ConfigError
 
 _PREFIX: Final = "NEXUS_"
+_KEYS: Final = "bus.signing.keys"
 _SECRET: Final = re.compile(r"llm\.api_key|bus\.signing\.keys\..+")
 # In an address: behind its user, or as an option of a driver.
 _PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]+@|password=[^&]", re.IGNORECASE)
+# A value that only looks like a date is a ValueError, one nested too deep a RecursionError.
+_NOT_YAML: Final = (yaml.YAMLError, ValueError, RecursionError)
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -37,8 +40,8 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     in_environment = _read_environment(variables)
     _raise_if_any(
         [
-            *_faults(in_file, lambda _: str(path)),
-            *_faults(in_environment, lambda place: f"environment variable {_variable_of(place, variables)}"),
+            *find_faults(in_file, lambda _: str(path)),
+            *find_faults(in_environment, lambda place: f"environment variable {_variable_of(place, variables)}"),
             *_misspelled(variables),
         ]
     )
@@ -57,7 +60,7 @@ def exposed_secrets(path: Path | None = None, environ: Mapping[str, str] | None 
     mode = S_IMODE(path.stat().st_mode) if path else 0
     if path is None or not mode & (S_IRGRP | S_IROTH):
         return None
-    literal = _fill(yaml.safe_load(path.read_text(encoding="utf-8")), {}, "", [])
+    literal = _fill(parse_yaml(path.read_text(encoding="utf-8"), str(path)), {}, "", [])
     if not any(_SECRET.fullmatch(key) or _PASSWORD.search(text) for key, text in _texts(literal) if text):
         return None
     return f"{path}: holds secrets, and its mode {mode:04o} lets others read them; chmod 600 {path} mends it"
@@ -84,7 +87,7 @@ def with_stored(settings: Settings, document: Mapping[str, Any], environ: Mappin
     """
     stored = {name: document[name] for name in STORED_SECTIONS if document.get(name) is not None}
     source = f"configurations document of environment {settings.environment!r}"
-    _raise_if_any(_faults(stored, lambda _: source))
+    _raise_if_any(find_faults(stored, lambda _: source))
     in_environment = _read_environment(os.environ if environ is None else environ)
     overrides = {name: keys for name, keys in in_environment.items() if name in STORED_SECTIONS}
     return Settings.model_validate(_merged(_merged(settings.model_dump(), stored), overrides))
@@ -98,16 +101,11 @@ def _raise_if_any(faults: list[str]) -> None:
 def _read_file(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
     """The sections of a YAML file, with every `${VAR}` filled from `variables`."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        # The parser's own words quote the line, which may hold a password.
-        mark = getattr(error, "problem_mark", None)
-        place = f": line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path}: is not YAML{place}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -117,6 +115,60 @@ def _read_file(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
     _raise_if_any([f"{path}: {item}" for item in missing])
     # A section with all its keys commented out reads as null.
     return {name: {} if section is None else section for name, section in filled.items()}
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """The value of a YAML document.
+
+    Raises:
+        ConfigError: it is none, a mapping has a key twice, or a value holds itself. Each line begins with `source`.
+    """
+    try:
+        return _load_yaml(text, source)
+    except _NOT_YAML as error:
+        # The parser's own words quote the line, which may hold a password.
+        mark = getattr(error, "problem_mark", None)
+        place = f": line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{source}: is not YAML{place}") from None
+
+
+def _load_yaml(text: str, source: str, key: str = "") -> Any:
+    """As `parse_yaml`, for the section or setting `key`; what is not YAML is an error of `_NOT_YAML`."""
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _raise_if_any([f"{source}: {fault}" for fault in _misused_keys(root, key, (), set())])
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _misused_keys(node: yaml.Node, key: str, above: tuple[yaml.Node, ...], seen: set[yaml.Node]) -> Iterator[str]:
+    """What YAML's loader passes over: keys that stand twice in a mapping, and values that hold themselves.
+
+    A key that `<<` brings as well is no fault: that of the mapping overrides it.
+    """
+    if node in above:
+        yield f"{key}: holds itself, by an alias of what begins in line {node.start_mark.line + 1}"
+    if node in seen:
+        return
+    seen.add(node)
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _misused_keys(item, f"{key}[{index}]", (*above, node), seen)
+    elif isinstance(node, yaml.MappingNode):
+        lines = dict[tuple[str, str], int]()
+        for name, value in node.value:
+            inside = f"{key}.{name.value}".lstrip(".") if isinstance(name, yaml.ScalarNode) else key
+            # An id may be a secret that was put on the wrong side.
+            shown = _KEYS if inside.startswith(f"{_KEYS}.") else inside
+            line = name.start_mark.line + 1
+            if first := lines.get((name.tag, str(name.value))):
+                yield f"{shown}: the same key in line {first} and in line {line}; once is allowed"
+            lines[name.tag, str(name.value)] = line
+            yield from _misused_keys(value, shown, (*above, node), seen)
 
 
 def _fill(value: Any, variables: Mapping[str, str], key: str, missing: list[str]) -> Any:
@@ -147,22 +199,22 @@ def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
             target = target.setdefault(section, {})
             if not isinstance(target, dict):
                 raise ConfigError(f"environment variable {name}: {section}: has a value, and no keys inside")
-        target[key] = _plain_or_yaml(variables[name])
+        target[key] = _plain_or_yaml(variables[name], name, ".".join([*sections, key]))
     return values
 
 
-def _plain_or_yaml(text: str) -> Any:
+def _plain_or_yaml(text: str, variable: str, key: str) -> Any:
     try:
-        return yaml.safe_load(text) if text.startswith(("[", "{")) else text
-    except yaml.YAMLError:
+        return _load_yaml(text, f"environment variable {variable}", key) if text.startswith(("[", "{")) else text
+    except _NOT_YAML:
         return text
 
 
-def _variable_of(place: list[str], variables: Iterable[str]) -> str:
+def _variable_of(place: Sequence[str], variables: Iterable[str]) -> str:
     """The variable that sets the value at `place`, a section around it or a key inside it; empty where none does."""
     for name, set_here in _places(variables):
         shared = min(len(set_here), len(place))
-        if set_here[:shared] == place[:shared]:
+        if set_here[:shared] == [*place[:shared]]:
             return name
     return ""
 
@@ -180,7 +232,7 @@ def _source_of(line: str, path: Path | None, in_file: Mapping[str, Any], variabl
 
 def _misspelled(variables: Iterable[str]) -> list[str]:
     """Variables with one underscore where two belong, which would be ignored in silence."""
-    places = [(section, key) for section in Sections.model_fields for key in _allowed([section])]
+    places = [(section, key) for section in Sections.model_fields for key in allowed_keys([section])]
     meant = {f"{_PREFIX}{section}_{key}".upper(): f"{_PREFIX}{section}__{key}".upper() for section, key in places}
     return [f"environment variable {name}: unknown; {meant[name]} is meant" for name in variables if name in meant]
 
@@ -192,33 +244,3 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         old = merged.get(key)
         merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return merged
-
-
-def _faults(values: Mapping[str, Any], source: Callable[[list[str]], str]) -> list[str]:
-    """The faults of `values`, one line an item. `source` names where the value at a place comes from."""
-    try:
-        Sections.model_validate(values)
-    except ValidationError as error:
-        lines = []
-        for item in error.errors(include_input=False, include_url=False, include_context=False):
-            place = [str(part) for part in item["loc"]]
-            reason = item["msg"]
-            if item["type"] == "extra_forbidden":
-                reason = f"unknown; allowed: {', '.join(_allowed(place[:-1]))}"
-            elif item["type"] == "model_type":
-                # pydantic would name the class.
-                reason = "keys with values are needed"
-            lines.append(f"{source(place)}: {'.'.join(place)}: {reason}")
-        return lines
-    return []
-
-
-def _allowed(place: Iterable[str]) -> list[str]:
-    """The keys of the section at `place`."""
-    model: type[BaseModel] = Sections
-    for name in place:
-        annotation = model.model_fields[name].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            break
-        model = annotation
-    return sorted(model.model_fields)

@@ -12,15 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from nexus.config import STORED_SECTIONS, Settings
-from nexus.config.loading import with_stored
+from nexus.config.loading import parse_yaml, with_stored
 from nexus.core.errors import ConfigError
 
-from .server import Refusal, Rows, WrongUsage, explain
+from .server import Refusal, Rows, WrongUsage, explain, one_line
 
 COLLECTION = "configurations"
 DEFAULT_TEMPLATE = Path(__file__).resolve().parents[2] / "config.example.yml"
@@ -208,11 +207,11 @@ def load_template(path: Path, environment: str) -> dict[str, Any]:
         Refusal: what it holds is no settings.
     """
     try:
-        template = checked_template(yaml.safe_load(path.read_text(encoding="utf-8")))
+        template = checked_template(parse_yaml(path.read_text(encoding="utf-8"), f"template {path}"))
     except OSError as error:
         raise WrongUsage(f"--from {path}: cannot be read: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise Refusal(f"template {path}: is not YAML: {' '.join(str(error).split())}") from None
+    except ConfigError as error:
+        raise Refusal(one_line(str(error))) from None
     except ValueError as error:
         raise Refusal(f"template {path}: {error}") from None
     fault = _fault(template, environment)

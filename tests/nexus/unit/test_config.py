@@ -14,6 +14,7 @@ from nexus.core.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[3] / "config.example.yml"
 SECRET = "hunter2-canary"
+MS = "a whole number of milliseconds from 200 to 60000 is needed"
 SECTIONS = "bus, context, database, layouts, llm, memory, retention, system, tools, user_defaults"
 
 
@@ -186,21 +187,28 @@ class TestFaults:
                 "user_defaults: {prompts: {friends_profile: {text: x}}}",
                 "user_defaults.prompts.friends_profile.text: unknown; allowed: content, description, editable",
             ),
-            ("bus: {mode: kafka}", "bus.mode: Input should be 'pubsub', 'streams' or 'memory'"),
-            ("bus: {lease_ms: 1}", "bus.lease_ms: Input should be greater than or equal to 200"),
-            ("bus: {heartbeat_s: .nan}", "bus.heartbeat_s: Input should be"),
-            ("bus: {heartbeat_s: .inf}", "bus.heartbeat_s: Input should be less than or equal to 60"),
-            ("memory: {history_context_size: 201}", "memory.history_context_size: Input should be less than"),
-            ("retention: {messages_days: 0}", "retention.messages_days: Input should be greater than or equal to 1"),
+            ("bus: {mode: kafka}", "bus.mode: one of pubsub, streams, memory is needed"),
+            ("bus: {lease_ms: 1}", "bus.lease_ms: a whole number of milliseconds from 200 to 60000 is needed"),
+            ("bus: {heartbeat_s: .nan}", "bus.heartbeat_s: a number of seconds from 0.05 to 60 is needed"),
+            ("bus: {heartbeat_s: .inf}", "bus.heartbeat_s: a number of seconds from 0.05 to 60 is needed"),
+            (
+                "memory: {history_context_size: 201}",
+                "memory.history_context_size: a whole number from 1 to 200 is needed",
+            ),
+            (
+                "retention: {messages_days: 0}",
+                "retention.messages_days: a whole number of days from 1 to 10000, or null, is needed",
+            ),
             (
                 "retention: {days: 3}",
                 "retention.days: unknown; allowed: dead_letters_days, details_days, ",
             ),
-            ("memory: {keep_revisions: 19}", "memory.keep_revisions: Input should be greater than or equal to 20"),
-            ("database: {name: 'a b'}", "database.name: String should match pattern"),
-            ("tools: {modules: a.b}", "tools.modules: Input should be a valid tuple"),
-            ("bus: 5", "bus: keys with values are needed"),
-            ("1: x", "1: "),
+            ("memory: {keep_revisions: 19}", "memory.keep_revisions: a whole number from 20 to 100000 is needed"),
+            ("database: {name: 'a b'}", "database.name: a name of 1 to 38 of A-Z a-z 0-9 _ - is needed"),
+            ("tools: {modules: a.b}", "tools.modules: a list of texts, as [a, b], is needed"),
+            ("bus: 5", "bus: keys with values are needed; allowed: answer_ttl_s, channel_prefix, "),
+            ("1: x", f"1: unknown; allowed: {SECTIONS}"),
+            ("memory: {2: x}", "memory.2: unknown; allowed: compact_at, "),
         ],
     )
     def test_in_the_file(self, tmp_path: Path, text: str, said: str) -> None:
@@ -216,10 +224,10 @@ class TestFaults:
                 f"buss: unknown; allowed: {SECTIONS}",
             ),
             ("NEXUS_ENVIRONMENT__X", "3", "environment: unknown; allowed: bus, context,"),
-            ("NEXUS_BUS__LEASE_MS", "", "bus.lease_ms: Input should be a valid integer"),
-            ("NEXUS_BUS__URL__HOST", "x", "bus.url: Input should be a valid string"),
-            ("NEXUS_TOOLS__MODULES", "[1]", "tools.modules.0: Input should be a valid string"),
-            ("NEXUS_Bus__Lease_Ms", "1", "bus.lease_ms: Input should be greater"),
+            ("NEXUS_BUS__LEASE_MS", "", f"bus.lease_ms: {MS}, without a unit, for instance 2000"),
+            ("NEXUS_BUS__URL__HOST", "x", "bus.url: a text is needed"),
+            ("NEXUS_TOOLS__MODULES", "[1]", "tools.modules.0: a list of texts, as [a, b], is needed"),
+            ("NEXUS_Bus__Lease_Ms", "1", f"bus.lease_ms: {MS}"),
             ("NEXUS_BUS__", "1", "bus.: unknown; allowed: answer_ttl_s,"),
             ("NEXUS_BUS_URL", "x", "unknown; NEXUS_BUS__URL is meant"),
         ],
@@ -247,10 +255,99 @@ class TestFaults:
         ]
 
     @pytest.mark.parametrize(
+        ("key", "given", "said"),
+        [
+            ("system.drain_seconds", "10s", "a number of seconds from 0 to 600 is needed, without a unit: 10"),
+            ("system.drain_seconds", "5 MIN", "a number of seconds from 0 to 600 is needed, without a unit: 300"),
+            (
+                "system.drain_seconds",
+                "1h",
+                "a number of seconds from 0 to 600 is needed, without a unit, for instance 10",
+            ),
+            (
+                "system.drain_seconds",
+                "ten",
+                "a number of seconds from 0 to 600 is needed, without a unit, for instance 10",
+            ),
+            ("llm.timeout_s", "500ms", "a number of seconds from 0.1 to 600 is needed, without a unit: 0.5"),
+            ("bus.lease_ms", "2s", f"{MS}, without a unit: 2000"),
+            ("bus.lease_ms", "1000.5 ms", f"{MS}, without a unit, for instance 2000"),
+            (
+                "bus.max_payload_bytes",
+                "4MiB",
+                "a whole number of bytes from 1024 to 67108864 is needed, without a unit: 4194304",
+            ),
+            (
+                "memory.context_window",
+                "128k",
+                "a whole number of tokens from 1000 to 10000000 is needed, without a unit: 128000",
+            ),
+            (
+                "memory.truncate_chars",
+                "a page",
+                "a whole number of characters from 20 to 20000 is needed, without a unit, for instance 500",
+            ),
+            (
+                "retention.turns_days",
+                "90d",
+                "a whole number of days from 1 to 10000, or null, is needed, without a unit: 90",
+            ),
+            (
+                "retention.turns_days",
+                "3 months",
+                "a whole number of days from 1 to 10000, or null, is needed, without a unit",
+            ),
+            ("bus.lease_ms", "1", MS),
+            ("bus.max_in_flight", "9s", "a whole number from 1 to 65536 is needed"),
+            ("memory.compact_at", "75%", "a number from 0.1 to 0.95 is needed"),
+            ("layouts.agent.shares.pinned", "0", "a number above 0, up to 1, is needed"),
+            ("system.log_level", "loud", "one of debug, info, warning, error is needed"),
+            ("system.http_host", "a b", "an address or a name of this machine is needed"),
+            ("memory.working_memory", "10s", "true or false is needed"),
+            ("llm.model", "m" * 201, "a text of at most 200 characters is needed"),
+        ],
+    )
+    def test_units_and_kinds(self, tmp_path: Path, key: str, given: str, said: str) -> None:
+        """What is needed, in which unit, and what to write for a value with one; alike for a file and a variable."""
+        *sections, name = key.split(".")
+        in_file = "".join(f"{'  ' * depth}{section}:\n" for depth, section in enumerate(sections))
+        in_file += f"{'  ' * len(sections)}{name}: '{given}'"
+        variable = "NEXUS_" + "__".join([*sections, name]).upper()
+        assert fault(tmp_path, in_file) == f"{tmp_path / 'nexus.yml'}: {key}: {said}"
+        assert fault(None, "", **{variable: given}) == f"environment variable {variable}: {key}: {said}"
+
+    def test_every_setting_has_a_rule(self) -> None:
+        """Whatever the setting, an error says what is needed, not in pydantic's words; times and sizes have units."""
+        units = {
+            "ms": "millisec",
+            "s": "seconds",
+            "seconds": "seconds",
+            "days": "days",
+            "bytes": "bytes",
+            "tokens": "tokens",
+        }
+        for key in sorted(keys_of(Settings) - {"environment"}):
+            variable = f"NEXUS_{key.upper().replace('.', '__')}"
+            said = fault(None, "", **{variable: "[{x: 1}]"})
+            assert said.startswith(f"environment variable {variable}: {key}")
+            assert re.search(r" (is|are) needed", said)
+            assert not re.search(r"\bInput|\bString|should", said)
+            assert units.get(key.rpartition("_")[2], "") in said
+
+    @pytest.mark.parametrize("level", ["INFO", "Info", "info"])
+    def test_a_log_level_in_any_case(self, tmp_path: Path, level: str) -> None:
+        """As other programs write it."""
+        assert load_settings(written(tmp_path, f"system: {{log_level: {level}}}"), {}).system.log_level == "info"
+        assert load_settings(None, {"NEXUS_SYSTEM__LOG_LEVEL": level}).system.log_level == "info"
+
+    @pytest.mark.parametrize(
         ("content", "said"),
         [
             (b"bus:\n  url: [a\n", "is not YAML: line 3, column 1"),
             (b"bus: \xff", "is not UTF-8 text"),
+            (b"llm: {model: 2020-13-45}", "is not YAML"),
+            (b"[" * 5_000, "is not YAML"),
+            (b"bus: {? [a] : b}", "is not YAML: line 1, column 9"),
             (b"[a]", "holds a list; sections with keys are needed"),
             (b"text", "holds a str; sections with keys are needed"),
         ],
@@ -267,6 +364,72 @@ class TestFaults:
         for place, reason in found.items():
             with pytest.raises(ConfigError, match=f"^{re.escape(str(place))}: {reason}"):
                 load_settings(place, {})
+
+
+class TestKeysTwice:
+    """YAML's loader would take the last of them in silence."""
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("memory:\n  truncate_chars: 30\n  turns_shown: 5\n\n  truncate_chars: 40", ["memory.truncate_chars 2 5"]),
+            ("memory: {turns_shown: 5}\nbus: {}\nmemory: {turns_shown: 6}", ["memory 1 3"]),
+            (
+                "memory: {turns_shown: 5,\n 'turns_shown': 6,\n \"turns_shown\": 7}",
+                ["memory.turns_shown 1 2", "memory.turns_shown 2 3"],
+            ),
+            ("layouts:\n  agent:\n    shares:\n      pinned: 1\n      pinned: 1", ["layouts.agent.shares.pinned 4 5"]),
+            ("tools:\n  modules:\n  - a: 1\n    a: 2\n  - b", ["tools.modules[0].a 3 4"]),
+            ("memory: &m\n  turns_shown: 5\n  turns_shown: 6\nlayouts: *m", ["memory.turns_shown 2 3"]),
+            ("memory:\n  <<: {turns_shown: 5}\n  <<: {turns_shown: 6}", ["memory.<< 2 3"]),
+            ("memory:\n  <<: {turns_shown: 5, turns_shown: 6}", ["memory.<<.turns_shown 2 2"]),
+            ("bus:\n  signing:\n    keys:\n      hunter2-canary: a\n      hunter2-canary: b", ["bus.signing.keys 4 5"]),
+        ],
+    )
+    def test_in_the_file(self, tmp_path: Path, text: str, said: list[str]) -> None:
+        """Each is refused with its place and both lines, in maps, lists and anchors; a key's id is not repeated."""
+        lines = [item.rsplit(" ", 2) for item in said]
+        assert fault(tmp_path, text).splitlines() == [
+            f"{tmp_path / 'nexus.yml'}: {key}: the same key in line {first} and in line {second}; once is allowed"
+            for key, first, second in lines
+        ]
+
+    @pytest.mark.parametrize(
+        ("variable", "text", "key"),
+        [
+            ("NEXUS_BUS__SIGNING__KEYS", "{@: x, @: y}", "bus.signing.keys"),
+            ("NEXUS_BUS__SIGNING", "{keys: {@: x, @: y}}", "bus.signing.keys"),
+            ("NEXUS_LAYOUTS__AGENT", "{placement: tail, placement: tail}", "layouts.agent.placement"),
+        ],
+    )
+    def test_in_a_variable(self, variable: str, text: str, key: str) -> None:
+        """A variable may hold a mapping, too."""
+        assert fault(None, "", **{variable: text.replace("@", SECRET)}) == (
+            f"environment variable {variable}: {key}: the same key in line 1 and in line 1; once is allowed"
+        )
+
+    def test_what_is_no_fault(self, tmp_path: Path) -> None:
+        """An own key overrides a merged one, wherever the anchor stands; sections may have keys of one name."""
+        text = """
+            layouts:
+              dialogue: &one {max_tokens: 2000}
+              thinking: &two {<<: *one, max_tokens: 3000}
+              agent: {<<: [*two, *one], pinned_from_end: 1}
+        """
+        layouts = load_settings(written(tmp_path, text), {}).layouts
+        assert [layouts.dialogue.max_tokens, layouts.thinking.max_tokens, layouts.agent.max_tokens] == [
+            2000,
+            3000,
+            3000,
+        ]
+
+    @pytest.mark.parametrize("text", ["memory:\n  turns_shown: &m {a: *m}", "memory:\n  turns_shown: &m [1, [*m]]"])
+    def test_what_holds_itself(self, tmp_path: Path, text: str) -> None:
+        """An alias of what is around it is refused with its place and line."""
+        assert re.fullmatch(
+            rf"{tmp_path / 'nexus.yml'}: memory\.turns_shown\S*: holds itself, by an alias of what begins in line 2",
+            fault(tmp_path, text),
+        )
 
 
 class TestClusters:
