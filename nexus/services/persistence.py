@@ -46,6 +46,8 @@ _log = structlog.get_logger(__name__)
 _ROWS: Final = {Topics.LLM_RESULTS: llm_row, Topics.TOOLS_RESULTS: tool_row, Topics.RUNS_INPUT: further_row}
 # How long a reader waits for results that were accepted before.
 _PENDING_S: Final = 0.25
+# How soon the store is asked once more for messages that another replica has to write.
+_LOOK_AGAIN_S, _LOOK_AGAIN_AT_LAST_S = 0.01, 0.2
 
 
 async def _ignore(*_: Any) -> None:
@@ -126,6 +128,22 @@ class PersistenceService:
     def expect(self, owner_key: str, run_id: str) -> Callable[[], None]:
         """Have readers wait a moment for a result that is on its way here. Returns what ends that."""
         return self._recorder.pending.add(owner_key, run_id)
+
+    async def unrecorded(self, owner_key: str, message_ids: Sequence[str], seconds: float) -> list[str]:
+        """Those of these messages that are not in the store within so many seconds.
+
+        They may have come to another replica, of whose writing this one learns nothing: the store is asked until it has
+        them. StoreUnavailableError where it does not answer.
+        """
+        missing, pauses = [*message_ids], Pauses(_LOOK_AGAIN_S, _LOOK_AGAIN_AT_LAST_S)
+        with anyio.move_on_after(seconds):
+            while True:
+                recorded = await self._store.recorded_ids(owner_key, missing)
+                missing = [each for each in missing if each not in recorded]
+                if not missing:
+                    break
+                await pauses.wait()
+        return missing
 
     def input_row(self, message: Message, text: str, origin: RunOrigin) -> Row:
         """The row of a run's human input, with its `_id`, and with a time that is not later than now."""

@@ -72,6 +72,7 @@ _FIRST_OF_SECOND: Final = "0" * 16
 _FEW: Final = 16
 _STORED_AT_ONCE: Final = 1_000
 _ORIGIN: Final = dict.fromkeys(("session_id", f"metadata.{INTERNAL}", f"metadata.{AGENT_ID}"), 1)
+_ID_ALONE: Final = {"_id": 0, "id": 1}
 _LARGEST_DOCUMENT: Final = 1 << 24
 
 Outcome = bool | StoreRejectedError | StoreUnavailableError
@@ -140,6 +141,12 @@ class MongoMessages(Operations):
         query = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}
         row = await read_one(self._messages, query, HEADER)
         return {**row, "_id": id_text(row["_id"])} if row else None
+
+    @driver_call
+    async def recorded_ids(self, owner_key: str, message_ids: Sequence[str]) -> set[str]:
+        """Those of these `id`s that the owner has rows of."""
+        query = {"owner_key": {"$eq": owner_key}, "id": {"$in": list(message_ids)}}
+        return {row["id"] for row in await self._messages.find(query, _ID_ALONE).to_list(None)}
 
     @driver_call
     async def session_messages(

@@ -104,6 +104,9 @@ class MessageStore(Protocol):
     async def find_message(self, owner_key: str, message_id: str) -> Row | None:
         """The row with that `id`, without its content."""
 
+    async def recorded_ids(self, owner_key: str, message_ids: Sequence[str]) -> set[str]:
+        """Those of these `id`s that the owner has rows of."""
+
     async def session_messages(
         self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
     ) -> list[Row]:

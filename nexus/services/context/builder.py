@@ -24,7 +24,7 @@ import anyio
 import structlog
 
 from nexus.core.concurrency import computed
-from nexus.core.errors import ErrorCode, RequestError
+from nexus.core.errors import ErrorCode, RequestError, StoreUnavailableError
 from nexus.core.metrics import Metrics, NoMetrics, Part, Stage
 from nexus.core.models import Message, Role, new_run_id
 from nexus.core.ports import (
@@ -41,6 +41,7 @@ from nexus.services.context.agent import AgentContext, agent_context
 from nexus.services.context.budget import Budget
 from nexus.services.context.dialogue import DialogueInput, fit_dialogue
 from nexus.services.context.gather import (
+    FIRST,
     Build,
     BuilderSettings,
     DialogueSources,
@@ -152,8 +153,10 @@ class ContextBuilder:
         try:
             request = read_request(message, default_layout=self.settings.default_layout)
             chars = sum(len(compact([each.content, each.metadata.get("tool_calls")])) for each in request.later)
+            # Before all else, so that none of them counts as recorded later than the run's own input.
+            unrecorded = await self._unrecorded(request, deadline)
             run = await computed(request.owner_key, chars, partial(run_messages, request)) if request.later else None
-            build = self._begin(request, deadline, run, chars, outbox_waiting=outbox_waiting)
+            build = self._begin(request, deadline, run, chars, unrecorded=unrecorded, outbox_waiting=outbox_waiting)
             _check_input(build)
         except RequestError as error:
             return Built(error)
@@ -171,6 +174,17 @@ class ContextBuilder:
             result = RequestError(ErrorCode.INTERNAL, "the context could not be built; the service's log says why")
             failed = True
         return Built(result or deadline.exceeded(), start.outbox_row(), failed)
+
+    async def _unrecorded(self, request: BuildRequest, deadline: Deadline) -> int:
+        """How many of the messages that the request is to come after are not recorded, after a wait for them."""
+        if not request.after:
+            return 0
+        try:
+            seconds = deadline.left_s * _GATHERING * FIRST
+            return len(await self._sources.conversation.unrecorded(request.owner_key, request.after, seconds))
+        except StoreUnavailableError as error:
+            _log.warning("degraded", part="after", reason=str(error))
+            return len(request.after)
 
     def remember_run(self, message: Message) -> None:
         """Note the session of a run that another replica builds."""
@@ -216,6 +230,7 @@ class ContextBuilder:
         run: Admitted | None = None,
         run_chars: int = 0,
         *,
+        unrecorded: int = 0,
         outbox_waiting: bool = False,
     ) -> Build:
         settings = self.settings
@@ -230,7 +245,7 @@ class ContextBuilder:
         )
         read_until = anyio.current_time() + deadline.left_s * _GATHERING
         row = self._sources.conversation.input_row(request.human, request.current_input, request.origin)
-        return Build(request, settings, read_until, budget, row, run_chars, outbox_waiting)
+        return Build(request, settings, read_until, budget, row, run_chars, unrecorded, outbox_waiting)
 
     async def _content(self, build: Build, start: RunStart, timings: _Timings) -> dict[str, Any]:
         """The content of the answer, when the run's input is recorded."""

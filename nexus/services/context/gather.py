@@ -47,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 _WRITING_TOOLS: Final = MEMORY_TOOLS - READING_TOOLS
 # The part of the time for reads on which others depend.
-_FIRST: Final = 0.5
+FIRST: Final = 0.5
 # How long an answer that is otherwise ready waits for its input to be in the store.
 _RECORDING_S: Final = 0.25
 # The time that the ledger has at least, also where that for reading is over.
@@ -98,6 +98,7 @@ class Build(NamedTuple):
         budget: the tokens of the context, with the tools that are offered now.
         input_row: the run's human input as a row.
         run_chars: about how many characters the run's later messages hold.
+        unrecorded: how many of the messages that the request is to come after (`after`) are not recorded.
         outbox_waiting: recorded rows of some owner wait in the outbox.
     """
 
@@ -107,6 +108,7 @@ class Build(NamedTuple):
     budget: Budget
     input_row: Row
     run_chars: int = 0
+    unrecorded: int = 0
     outbox_waiting: bool = False
 
     def budget_with(self, tools: Sequence[dict[str, Any]]) -> Budget:
@@ -200,7 +202,7 @@ class Read(NamedTuple):
 def first_deadline(build: Build) -> float:
     """When to give up a read on which others depend."""
     now = anyio.current_time()
-    return now + (build.read_until - now) * _FIRST
+    return now + (build.read_until - now) * FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +256,23 @@ async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
         more = await sources.read_all({Part.HISTORY: history(size)})
         past = more.get(Part.HISTORY, past)
         missing += [] if more else [Part.HISTORY]
-    notes = [*request.notes, *size_notes, *([_STOPPED_EARLY] if past.stopped_early else []), *incomplete_note(past)]
-    return DialogueSources(profile, past.rows, size, past.complete, missing, notes)
+    notes = [
+        *request.notes,
+        *size_notes,
+        *([_STOPPED_EARLY] if past.stopped_early else []),
+        *incomplete_notes(build, past),
+    ]
+    complete = past.complete and not build.unrecorded
+    return DialogueSources(profile, past.rows, size, complete, missing, notes)
 
 
-def incomplete_note(past: Past) -> list[str]:
-    """The note on a history without the latest rows; none on a complete one."""
-    return [] if past.complete else [_INCOMPLETE]
+def incomplete_notes(build: Build, past: Past) -> list[str]:
+    """The notes on a history without the latest rows; none on a complete one."""
+    asked = len(build.request.after)
+    unrecorded = (
+        [f"metadata.after: {build.unrecorded} of {asked} messages are not recorded"] if build.unrecorded else []
+    )
+    return unrecorded if past.complete else [*unrecorded, _INCOMPLETE]
 
 
 async def _profile(documents: DocumentStore, owner_key: str) -> Row | None:

@@ -38,6 +38,7 @@ MAX_INPUT_CHARS: Final = 32_000
 DEADLINE_MS: Final = (100, 60_000)
 HISTORY_SIZES: Final = (1, 200)
 CONTEXT_WINDOWS: Final = (1_000, 10_000_000)
+MOST_AFTER: Final = 100
 REPLY_TO: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DEFAULT_FORMAT: Final = "openai"
 LAYOUTS: Final = ("dialogue", "agent", "thinking")
@@ -80,6 +81,7 @@ class BuildRequest(NamedTuple):
         agent: whose context it is.
         state: the parts of the session's state in the request.
         context_window: tokens of the model's window; None for those of the settings.
+        after: ids of the owner's messages that the requester has sent before, and that the context is to show.
         notes: on ignored metadata, for the manifest.
         origin: where the run belongs: to a sub-agent also where only its input is marked as internal to one.
     """
@@ -100,6 +102,7 @@ class BuildRequest(NamedTuple):
     state: SessionState
     turn: TurnMetadata
     context_window: int | None
+    after: tuple[str, ...]
     notes: tuple[str, ...]
     origin: RunOrigin
 
@@ -191,6 +194,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         state=state,
         turn=turn,
         context_window=_read_window(metadata),
+        after=_read_after(message.metadata),
         notes=tuple(notes),
         origin=RunOrigin(session_id, sub_agent),
     )
@@ -247,6 +251,13 @@ def _read_window(metadata: Mapping[str, Any]) -> int | None:
     if number is None or not low <= number <= high:
         raise invalid_request(f"run.metadata.context_window: a whole number of tokens from {low} to {high} is needed")
     return number
+
+
+def _read_after(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    ids = _given(metadata, "after", [])
+    if not isinstance(ids, list) or len(ids) > MOST_AFTER or not all(isinstance(each, str) for each in ids):
+        raise invalid_request(f"metadata.after: a list of at most {MOST_AFTER} message ids is allowed")
+    return tuple(ids)
 
 
 def _read_agency(metadata: Mapping[str, Any], *, strictly: bool) -> tuple[Agent, SessionState, list[str]]:

@@ -27,7 +27,7 @@ from nexus.core.ports import MemorySource, Past, Row, RunOrigin, TurnSource
 from nexus.core.turns import CLOSE, Goal, Level, TurnStatus
 from nexus.core.working_memory import WHOLE, CompactionRequest, Snapshot
 from nexus.services.context.blocks import Assembled
-from nexus.services.context.gather import BEGINNING, Build, Read, Sources, first_deadline, incomplete_note
+from nexus.services.context.gather import BEGINNING, Build, Read, Sources, first_deadline, incomplete_notes
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.pinned import is_all_given
 from nexus.services.context.request import BuildRequest
@@ -147,9 +147,9 @@ async def gather_session(
         cut=view.cut if view else past.stopped_early,
         state=found.get(Part.STATE, SessionState()),
         goal=found.get(Part.TURNS),
-        complete=past.complete,
+        complete=past.complete and not build.unrecorded,
         missing=[part for part in reads if part not in found],
-        notes=[*request.notes, *incomplete_note(past)],
+        notes=[*request.notes, *incomplete_notes(build, past)],
     )
 
 

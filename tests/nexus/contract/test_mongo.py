@@ -103,6 +103,7 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.insert_messages([row(1), row(2)]),
         lambda: store.newest_messages("o", limit=5),
         lambda: store.find_message("o", "m1"),
+        lambda: store.recorded_ids("o", ["m1"]),
         lambda: store.find_identity("k"),
         lambda: store.put_tool("t", {}, START),
         lambda: store.tail_messages("o", "s", Tail("65000000"), limit=5, sub_agent="a"),

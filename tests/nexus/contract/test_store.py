@@ -450,6 +450,15 @@ async def test_a_message_is_found_by_its_id(place: Place) -> None:
             assert await store.find_message("o", other) is None
 
 
+async def test_which_messages_are_recorded(place: Place) -> None:
+    """Of the ids that are asked for, those of the owner's own rows; the rest is not there, whatever it looks like."""
+    async with place.open() as store:
+        await insert_all(store, [row(1), row(2), row(3, owner_key="p", id="theirs")])
+        asked = ["m1", "m2", "m3", "theirs", "M1", "", '{"$gt": ""}']
+        assert await store.recorded_ids("o", asked) == {"m1", "m2"}
+        assert await store.recorded_ids("o", []) == set()
+
+
 async def test_the_session_of_a_run(place: Place) -> None:
     """A run's session is the one its human row has; None where there is no such row or no such text."""
     place.plant("messages", [row(3, session_id=None), row(4, session_id=7), row(5, role="AI", session_id="x")])

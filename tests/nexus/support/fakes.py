@@ -130,6 +130,11 @@ class FakeStore:
         found = [row for row in self._of(owner_key) if row.get("id") == message_id]
         return {name: found[0][name] for name in _HEADER if name in found[0]} if found else None
 
+    async def recorded_ids(self, owner_key: str, message_ids: Sequence[str]) -> set[str]:
+        """Those of these `id`s that the owner has rows of."""
+        self._ask("recorded_ids")
+        return {row["id"] for row in self._of(owner_key) if row.get("id") in message_ids}
+
     async def session_messages(
         self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
     ) -> list[Row]:

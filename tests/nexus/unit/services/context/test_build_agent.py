@@ -11,11 +11,12 @@ import pytest
 
 from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.models import Message, Role, Topics
+from nexus.core.models import Message, Role, Topics, new_row_id
 from nexus.core.ports import Row
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.session_state.state import SessionState, Todo
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.parts import AwayLedger, Parts, definition, opened, past, request
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}
@@ -340,6 +341,53 @@ class TestMissing:
         assert "forty-two" not in json.dumps(first["messages"])
         assert second["context"]["notes"] == []
         assert "forty-two" in json.dumps(second["messages"])
+
+    @pytest.mark.parametrize("layout", ["agent", "dialogue", "thinking"])
+    async def test_what_another_replica_writes_is_waited_for(self, layout: str) -> None:
+        """A request that comes after a message is built when it is recorded, whoever does that, and not before."""
+        store = FakeStore()
+        (_, answer) = past(1)
+        async with opened(store) as parts, anyio.create_task_group() as tasks:
+
+            async def asked_twice() -> bool:
+                return store.calls.count("recorded_ids") > 1
+
+            async def write() -> None:
+                await until(asked_twice)
+                store.plant("messages", [answer])
+
+            tasks.start_soon(write)
+            content = await parts.build(request(run_metadata={"layout": layout}, after=["AI_0"]), budget_s=60)
+        assert content["context"]["notes"] == []
+        if layout != "thinking":
+            assert "AI 0" in json.dumps(content["messages"])
+
+    @pytest.mark.parametrize("layout", ["agent", "dialogue"])
+    async def test_what_is_never_written_is_not_waited_for_long(self, layout: str) -> None:
+        """The context says how much is missing, and a later build of the run has it."""
+        store = FakeStore()
+        # As its replica accepted it: before the run began.
+        accepted = past(1)[1] | {"_id": new_row_id()}
+        asked = request(run_metadata={"layout": layout}, after=["AI_0", "HUMAN_0"])
+        async with opened(store) as parts:
+            store.plant("messages", past(1)[:1])
+            first = await parts.build(asked, budget_s=0.5)
+            store.plant("messages", [accepted])
+            second = await parts.build(asked.model_copy(update={"id": "msg_2"}))
+        assert first["context"]["notes"] == ["metadata.after: 1 of 2 messages are not recorded"]
+        assert second["context"]["notes"] == []
+        assert "AI 0" in json.dumps(second["messages"])
+
+    async def test_a_store_that_is_away_is_not_waited_for(self) -> None:
+        """Nothing is known of the messages then, and the history is missing besides."""
+        store = FakeStore()
+        store.down = True
+        async with opened(store) as parts:
+            content = await parts.build(request(after=["AI_0"]))
+            store.down = False
+        assert content["context"]["notes"] == ["metadata.after: 1 of 1 messages are not recorded"]
+        assert "history" in content["degraded"]
+        assert store.calls.count("recorded_ids") == 1
 
     @pytest.mark.parametrize("down", [False, True])
     async def test_a_state_that_came_along_is_not_asked_for(self, *, down: bool) -> None:

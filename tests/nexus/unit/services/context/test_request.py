@@ -364,6 +364,17 @@ class TestEnvelope:
         ):
             reply_suffix(envelope(envelope_metadata={"reply_to": reply_to}))
 
+    def test_after(self) -> None:
+        """What the requester has sent before; nothing where it names nothing."""
+        assert read_request(envelope(envelope_metadata={"after": ["m1", "🌧"]})).after == ("m1", "🌧")
+        assert read_request(envelope()).after == read_request(envelope(envelope_metadata={"after": None})).after == ()
+
+    @pytest.mark.parametrize("after", ["m1", {}, [5], [None], ["m"] * 101, 0])
+    def test_a_wrong_after(self, after: Any) -> None:
+        """Neither a number of ids without an end nor anything else."""
+        with pytest.raises(RequestError, match=r"metadata\.after: a list of at most 100 message ids is allowed"):
+            read_request(envelope(envelope_metadata={"after": after}))
+
     @pytest.mark.parametrize(("given_ms", "ms"), [(100, 100), (60_000, 60_000), (250.7, 250), (None, 5_000)])
     def test_a_deadline(self, given_ms: Any, ms: int) -> None:
         """From a tenth of a second to a minute."""
