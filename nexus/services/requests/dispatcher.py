@@ -198,6 +198,11 @@ class Dispatcher:
             self._dead_letter(delivery, _Fault("passing it on failed", DeadLetterCause.POISON))
 
     def _begin(self, delivery: Delivery) -> None:
+        signing = self._settings.signing
+        if delivery.topic == Topics.CONFIG_CHANGED and not (signing and signing.required):
+            # The content does not matter, so that it need not even be a message.
+            self._want_reload()
+            return
         read = partial(self._read, delivery, time.monotonic())
         if len(delivery.payload) > _LARGE:
             if not self._hold_up(delivery, *find_sender(delivery.payload), read):
@@ -265,6 +270,9 @@ class Dispatcher:
                     message = read_message(delivery, self._settings)
                     return _Read(partial(self._offer, delivery, message), message.owner_key, message.run_id)
         except EnvelopeError as error:
+            if delivery.topic == Topics.CONFIG_CHANGED and error.code is ErrorCode.INVALID_REQUEST:
+                # Where a signature is required this is found after it was verified.
+                return _Read(self._want_reload)
             fault = _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
         except UnreadablePayloadError as error:
             too_large = len(delivery.payload) > self._settings.max_payload_bytes
@@ -302,8 +310,11 @@ class Dispatcher:
                 accepted = self._catalog.offer(delivery.topic, message, settled, kept=delivery.shared)
                 return None if accepted else _Fault("the tool was refused", DeadLetterCause.REFUSED, message.id)
             case _:
-                self._reload_wanted.set()
+                self._want_reload()
                 return None
+
+    def _want_reload(self) -> None:
+        self._reload_wanted.set()
 
     def _keep_state(self, delivery: Delivery, message: Message) -> _Fault | None:
         settled = partial(self._settle, delivery, message.id)

@@ -166,6 +166,18 @@ def of(topic: str, payload: Message | bytes, entry: str = "1-0", *, shared: bool
     return Delivery(topic, content, entry, shared=shared, **about)
 
 
+def changed() -> Message:
+    """A message about changed settings."""
+    return message(Role.SYSTEM, None)
+
+
+def _has_reloaded(trial: Trial) -> Callable[[], Awaitable[bool]]:
+    async def probe() -> bool:
+        return len(trial.reloads) == 1
+
+    return probe
+
+
 def on_its_own(topic: str, payload: Message | bytes) -> Delivery:
     """A delivery of a bus that keeps nothing."""
     return of(topic, payload, "", shared=False)
@@ -252,15 +264,52 @@ class TestTopics:
         assert state_in(row["document"])[0].role == "r"
         assert trial.metrics.counted == {Event.STATE_RECORDED: 1}
 
-    async def test_news_of_changed_settings(self) -> None:
-        """The stored settings are read again, and every other topic of news is known."""
-        async with dispatching() as trial:
-            await trial.dispatch(on_its_own(Topics.CONFIG_CHANGED, message(Role.SYSTEM, None)))
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            b"",
+            b"{}",
+            b"null",
+            b"[1]",
+            b"now",
+            b"\xff\x00",
+            b'{"a": NaN}',
+            b"[" * 9_999,
+            b"x" * 200_000,
+            encode(changed()),
+        ],
+        ids=lambda payload: ascii(payload[:9]),
+    )
+    @pytest.mark.parametrize("signing", [None, Signing(SIGNING.keys)], ids=["unsigned", "signed"])
+    async def test_news_of_changed_settings(self, payload: bytes, signing: Signing | None) -> None:
+        """Whatever its content, the stored settings are read again, and it is no dead letter."""
+        async with dispatching(signing=signing, max_payload_bytes=100_000) as trial:
+            await trial.dispatch(on_its_own(Topics.CONFIG_CHANGED, payload))
+            await until(_has_reloaded(trial))
+            await trial.dispatcher.pending.none()
+            assert await trial.letters.count() == 0
+        assert trial.metrics.counted == {}
 
-            async def reloaded() -> bool:
-                return len(trial.reloads) == 1
+    async def test_signed_news_of_changed_settings(self) -> None:
+        """Where signatures are required nothing else counts: not what is signed, and not what is not."""
+        no_message = {"id": "1", "timestamp": utc_now().isoformat(), "content": []}
+        async with dispatching(signing=SIGNING) as trial:
+            for payload in (
+                encode(changed(), topic=Topics.CONFIG_CHANGED, signing=SIGNING),
+                SIGNING.signed(Topics.CONFIG_CHANGED, no_message),
+            ):
+                trial.reloads.clear()
+                await trial.dispatch(on_its_own(Topics.CONFIG_CHANGED, payload))
+                await until(_has_reloaded(trial))
+            trial.reloads.clear()
+            for payload in (b"{}", encode(changed()), encode(changed(), topic=Topics.SESSION_STATE, signing=SIGNING)):
+                await trial.dispatch(on_its_own(Topics.CONFIG_CHANGED, payload))
+            await trial.dispatcher.pending.none()
+            await passed()
+            assert (await trial.letters.count(), trial.reloads) == (3, [])
 
-            await until(reloaded)
+    def test_the_news(self) -> None:
+        """Every topic of news is known."""
         assert {*NEWS} == {Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHANGED}
 
     def test_the_work(self) -> None:
@@ -323,7 +372,6 @@ class TestFaults:
             Topics.TOOLS_REGISTER,
             Topics.TOOLS_UNREGISTER,
             Topics.SESSION_STATE,
-            Topics.CONFIG_CHANGED,
         ],
     )
     async def test_no_message(self, topic: str, payload: bytes, cause: DeadLetterCause) -> None:
