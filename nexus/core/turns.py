@@ -30,14 +30,14 @@ class TurnStatus(StrEnum):
     THINKING = "thinking"  # a context of the layout `thinking` was asked for last
     ACTING = "acting"  # the model is at work: a result of a tool has come, or the run goes on
     EXECUTING = "executing"  # the model has called tools
-    # its answer is known and its calls are answered, or another turn has begun, or it fell silent.
-    COMPLETED = "completed"
-    FAILED = "failed"  # it fell silent without any answer
+    COMPLETED = "completed"  # its answer is known
+    UNANSWERED = "unanswered"  # it fell silent, or another turn began, without an answer
+    FAILED = "failed"  # in documents of 0.1.0: it fell silent, and the model had said nothing
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more is expected."""
-        return self in {TurnStatus.COMPLETED, TurnStatus.FAILED}
+        return self in {TurnStatus.COMPLETED, TurnStatus.UNANSWERED, TurnStatus.FAILED}
 
 
 # As they are stored. No set, since a malformed document may hold a list, which has no hash.

@@ -386,7 +386,7 @@ def _no_work(value: BaseModel) -> Row:
 
 def _over(value: BaseModel) -> Row:
     unfinished = isinstance(value, Turn) and not value.status.is_over
-    return {"status": TurnStatus.COMPLETED} if unfinished else {}
+    return {"status": TurnStatus.UNANSWERED} if unfinished else {}
 
 
 async def _one_by_one(insert: Callable[[Row], Awaitable[bool]], documents: Sequence[Row]) -> int:

@@ -20,6 +20,7 @@ The text of turns, in contexts and in the turn commands:
 
 - A turn is one line, or two with its insights: every text is put on one line, so that no other line can begin a turn.
 - Insights are shown at every level, but at `brief` only as far as it then takes no more than a third of `detailed`.
+- A text of a model about a turn without an answer begins with `(unanswered)`; those by rules say so in their words.
 - At the level `comprehensive` the line is the JSON of a `Structured`, whose texts are escaped one by one before. No
   control character is left that JSON would write as a letter, so escaped text does not become a tag.
 """
@@ -62,8 +63,8 @@ from nexus.services.turns.rule_summary import summarise_by_rules, summarise_inpu
 _LOOK_AFTER: Final = timedelta(seconds=30)
 # The first pause before looking again for a result that is recorded after the answer.
 _RESULT_AFTER: Final = timedelta(seconds=1)
-# Changes to a turn that is not over when another begins: it counts as completed, until more of it is recorded.
-OVERTAKEN: Final[Mapping[str, Any]] = {"status": TurnStatus.COMPLETED.value, "overtaken": True}
+# Changes to a turn that is not over when another begins: it counts as unanswered, until more of it is recorded.
+OVERTAKEN: Final[Mapping[str, Any]] = {"status": TurnStatus.UNANSWERED.value, "overtaken": True}
 # Arguments and results in a document; the rows have them whole.
 _MOST_CHARS: Final = 4_000
 _MOST_CHARS_A_TURN: Final = 1 << 20
@@ -241,12 +242,12 @@ def _changes_at_end(document: Row, facts: TurnFacts, rows: int, summarise_at: da
     known = count_in(document, "rows")
     if rows < known or not facts.messages or document.get("removed"):
         # Rows were removed or never came: the summaries that are there stay.
-        over = TurnStatus.COMPLETED if known or document.get("overtaken") else TurnStatus.FAILED
+        over = TurnStatus.COMPLETED if known else TurnStatus.UNANSWERED
         return {"status": over.value, **NOTHING_DUE}
     phase = _phase_of(document)
     thought = facts.usage.thinking or (phase.tokens_used if phase else 0)
     changes = {
-        "status": (TurnStatus.COMPLETED if _is_answered(document, facts) else TurnStatus.FAILED).value,
+        "status": (TurnStatus.COMPLETED if facts.finished or facts.answer else TurnStatus.UNANSWERED).value,
         "messages": list(facts.message_ids),
         "tool_calls": [outcome.model_dump() for outcome in _shortened(facts.outcomes)],
         "token_usage": {"thinking": thought, "action": facts.usage.action, "total": thought + facts.usage.action},
@@ -258,11 +259,6 @@ def _changes_at_end(document: Row, facts: TurnFacts, rows: int, summarise_at: da
     if not _says_all(document, facts):
         changes |= {"summaries": summarise_by_rules(facts).model_dump(), "insights": []}
     return {**changes, "work": SUMMARISE, "due_at": summarise_at, "attempts": 0, "delays": 0}
-
-
-def _is_answered(document: Row, facts: TurnFacts) -> bool:
-    said = any(item.speaker == "assistant" and item.text for item in facts.messages)
-    return facts.finished or said or bool(document.get("overtaken"))
 
 
 def _says_all(document: Row, facts: TurnFacts) -> bool:
@@ -309,6 +305,7 @@ def _phase_of(document: Row) -> ThinkingPhase | None:
 
 _LISTS: Final = [name for name in Structured.model_fields if name != "overview"]
 _THIRD: Final = 3
+_UNANSWERED: Final = "(unanswered) "
 _CONTROLS: Final = re.compile(r"[\x00-\x1f]+")
 
 
@@ -381,8 +378,10 @@ def _weight(turn: Turn, text: str, insights: tuple[str, ...]) -> int:
 
 
 def _text(turn: Turn, level: Level) -> str:
-    brief, detailed, structured = turn.summaries.brief, turn.summaries.detailed, turn.summaries.structured
-    overview = structured.overview
+    structured = turn.summaries.structured
+    brief, detailed, overview = turn.summaries.brief, turn.summaries.detailed, structured.overview
+    if turn.status is TurnStatus.UNANSWERED and turn.summaries.source == "model":
+        brief, detailed, overview = (text and f"{_UNANSWERED}{text}" for text in (brief, detailed, overview))
     match level:
         case "brief":
             return _first(brief, detailed, overview)

@@ -8,7 +8,7 @@
   latest is read again.
 - A turn carries the goal of the one before it, unless it brings its own; the first has the first input of its session.
   A goal that a run brings later also holds for the turns that began meanwhile.
-- A turn that begins completes the one before it, if that is not over.
+- When a turn begins, the one before it counts as unanswered, if that is not over.
 - A result that is not noted, since the replica ends first or too much is waiting, is found when its turn is looked at
   next, unless that was closed before (decision 15).
 - Runs of sub-agents are no turns.
@@ -114,14 +114,14 @@ class TurnStarter:
             documents.append(new_document(each.start, before, goal, begun_at=each.asked_at, now=now))
         *earlier, last = documents
         if latest and is_going_on(latest):
-            await self._complete(key, latest, look_at)
-        completed = [{**turn, **OVERTAKEN, "due_at": min(turn["due_at"], look_at)} for turn in earlier]
-        kept = await self._store.insert_turns([*completed, last])
+            await self._overtake(key, latest, look_at)
+        overtaken = [{**turn, **OVERTAKEN, "due_at": min(turn["due_at"], look_at)} for turn in earlier]
+        kept = await self._store.insert_turns([*overtaken, last])
         self._metrics.count(Event.TURN_BEGUN, kept)
         return [turn["run_id"] for turn in documents[:kept]]
 
-    async def _complete(self, key: Key, turn: Row, look_at: datetime) -> None:
-        """Have a turn that is not over count as completed, unless more of it is recorded at this moment."""
+    async def _overtake(self, key: Key, turn: Row, look_at: datetime) -> None:
+        """Have a turn that is not over count as unanswered, unless more of it is recorded at this moment."""
         if not is_placed(turn) or turn.get("work") != CLOSE or not isinstance(turn.get("due_at"), datetime):
             return
         changes = {**OVERTAKEN, "due_at": min(turn["due_at"], look_at)}

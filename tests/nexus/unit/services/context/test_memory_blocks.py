@@ -14,7 +14,13 @@ from nexus.services.context.memory_blocks import Remembered, task_block, turns_b
 from nexus.services.text.escape import canonical, unescape
 from nexus.services.turns.documents import RememberedTurn, accumulated, read_turns
 from tests.nexus.unit.services.context import hostile, strict
-from tests.nexus.unit.services.context.remembering import read_turn_memory, stored_turn, summaries, texts_of
+from tests.nexus.unit.services.context.remembering import (
+    read_turn_memory,
+    read_turns_text,
+    stored_turn,
+    summaries,
+    texts_of,
+)
 
 SEEDS: Final = range(10)
 LATIN: Final = "Finds reviews. HR 0.86 (95% CI 0.80-0.93); n = 45,678."
@@ -248,3 +254,22 @@ def test_json_makes_no_tag_of_what_is_none(pieces: list[str]) -> None:
     for block in turns_block(remembered([stored_turn(1, summaries=summaries(text))], "comprehensive")):
         _, line = block.text.split("\n")
         assert not strict.forged(line.removeprefix("[Turn 1] "))
+
+
+def test_turns_without_an_answer() -> None:
+    """Where a model's words may not say so, the text does, at each level; documents of 0.1.0 are shown as they were."""
+    by_rules = {**summaries("Asked: 明天去海边吗？ No answer is known yet.")}
+    rows = [
+        stored_turn(1, status="unanswered"),
+        stored_turn(2, status="unanswered", summaries=by_rules),
+        stored_turn(3, status="failed"),
+        stored_turn(4),
+    ]
+    assert [shown.said for shown in read_turns_text(accumulated(rows, "brief"))] == [
+        "(unanswered) brief 1",
+        "Asked: 明天去海边吗？ No answer is known yet.",
+        "brief 3",
+        "brief 4",
+    ]
+    assert accumulated(rows[:1], "detailed") == "[Turn 1] (unanswered) detailed 1"
+    assert '{"overview":"(unanswered) overview 1"' in accumulated(rows[:1], "comprehensive")

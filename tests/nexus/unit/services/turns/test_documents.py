@@ -86,10 +86,18 @@ def test_a_result_that_is_missing(after: float, due: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "status"), [([], "failed"), ([calls("a", "1")], "failed"), ([calls("a", "1", text="Let me")], "completed")]
+    ("rows", "status"),
+    [
+        ([], "unanswered"),
+        ([human("a", "明天去海边吗？")], "unanswered"),
+        ([calls("a", "1")], "unanswered"),
+        ([human("a"), calls("a", "1", text="Let me")], "unanswered"),
+        ([human("a"), answer("a"), calls("a", "1")], "unanswered"),
+        ([human("a"), calls("a", "1"), answer("a")], "completed"),
+    ],
 )
 def test_a_turn_that_falls_silent(rows: list[Row], status: str) -> None:
-    """After a while it is over all the same."""
+    """After a while it is over all the same; a word before a call is no answer."""
     assert reviewed(document(), rows, 299).keys() == {"due_at"}
     assert reviewed(document(), rows, 300)["status"] == status
 
@@ -98,7 +106,7 @@ def test_a_summary_that_says_all_is_kept() -> None:
     """Where nothing is recorded but the input, the summary with which the turn began stays; else it is made again."""
     turn = document(overtaken=True)
     alone = reviewed(turn, [human("a")], 6)
-    assert (alone["status"], alone["work"], alone["messages"]) == ("completed", SUMMARISE, ["msg_of_a"])
+    assert (alone["status"], alone["work"], alone["messages"]) == ("unanswered", SUMMARISE, ["msg_of_a"])
     assert "summaries" not in alone
     assert turn["summaries"] == summarise_by_rules(read_facts([human("a")])).model_dump()
     others: list[tuple[Row, list[Row]]] = [

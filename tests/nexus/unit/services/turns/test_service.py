@@ -87,15 +87,15 @@ async def test_a_run_that_nobody_has_begun() -> None:
     assert (document["run_id"], document["task_context"], document["rows"]) == ("a", "Find reviews", 3)
 
 
-async def test_a_turn_that_begins_completes_one_that_is_not_over() -> None:
-    """At once; of another session it completes none."""
+async def test_a_turn_that_begins_while_another_has_no_answer() -> None:
+    """That counts as unanswered at once; none of another session does."""
     async with remembering() as memory:
         await memory.begin("a")
         await memory.begin("elsewhere", session="other")
         await memory.turns.start_turn(a_start("b"))
         first, second = await memory.documents()
         (other,) = await memory.documents("other")
-    assert (first["status"], second["status"], other["status"]) == ("completed", "pending", "pending")
+    assert (first["status"], second["status"], other["status"]) == ("unanswered", "pending", "pending")
 
 
 async def test_rows_of_which_nobody_has_heard() -> None:
@@ -148,7 +148,7 @@ class ForgetfulTurns(FakeTurns):
 
 
 async def test_a_store_that_keeps_a_turn_without_saying_so() -> None:
-    """The turn is there once, and the one before it counts as completed all the same."""
+    """The turn is there once, and the one before it counts as unanswered all the same."""
     store = FakeStore()
     store.turns = ForgetfulTurns(lambda _operation: None)
     async with remembering(store) as memory:
@@ -157,7 +157,7 @@ async def test_a_store_that_keeps_a_turn_without_saying_so() -> None:
                 assert memory.turns.begin_turn(a_start(run_id, session=session))
             with anyio.fail_after(PATIENCE_S):
                 await memory.turns.drained()
-        await memory.until(lambda document: document["status"] == "completed")
+        await memory.until(lambda document: document["status"] == "unanswered")
         for session in ("s", "t"):
             documents = await memory.documents(session)
             assert [(each["turn_number"], each["run_id"]) for each in documents] == [(1, "a"), (2, "b")]
@@ -201,7 +201,7 @@ async def test_a_service_that_ends_says_what_it_has_not_kept() -> None:
 
 
 async def test_runs_that_begin_together() -> None:
-    """Of those of half a second each but the last is completed; a result that came after the next had begun counts."""
+    """Of those of half a second each but the last is unanswered; a result that came after the next had begun counts."""
     store = FakeStore()
     turns = TurnMemory(store.turns, store, TurnWorker(store.turns, store, settings=TurnSettings(settled_s=60)))
     begun = [turns.begin_turn(a_start(run_id)) for run_id in ("a", "b", "c", "a")]
@@ -212,7 +212,7 @@ async def test_runs_that_begin_together() -> None:
         found = await store.turns.turns("o", "s", limit=9)
     assert all(kept and kept.is_set() for kept in begun)
     assert [(row["run_id"], row["status"]) for row in reversed(found)] == [
-        ("a", "completed"),
+        ("a", "unanswered"),
         ("b", "executing"),
         ("c", "pending"),
     ]
