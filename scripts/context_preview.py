@@ -13,7 +13,7 @@ from nexus.cli.terminal import show_context
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.working_memory import Detail, Overview, Snapshot
 from nexus.services.context.agent import AgentInput, assemble_agent
-from nexus.services.context.blocks import Assembled
+from nexus.services.context.blocks import Assembled, listed
 from nexus.services.context.budget import Room, close
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 from nexus.services.context.formats import FORMATS
@@ -84,11 +84,13 @@ def main(  # noqa: PLR0917  # typer makes options of them
         assembled = _thinking(detail)
     else:
         assembled = _dialogue(tools, _LIMIT if limit is None else limit)
-    context = {**assembled.manifest, "notes": assembled.repairs, "timings_ms": {}}
-    content = {"messages": assembled.messages, "tools": tools, "context": context, "degraded": []}
+    context = {**assembled.manifest, "notes": assembled.repairs, "left_out": assembled.left_out, "timings_ms": {}}
+    content: dict[str, Any] = {"messages": assembled.messages, "tools": tools, "context": context, "degraded": []}
     if layout == "agent":
         content = close(content, Measure(open_tokenizer(_VOCABULARY), form), _WINDOW, _meta())
     content = in_format(form, content)
+    context = content["context"]
+    content = {**content, "context": {**context, "left_out": listed(context["left_out"])}}
     if raw:
         shown = {name: content[name] for name in ("system", "messages") if name in content}
         typer.echo(json.dumps(shown if "system" in shown else shown["messages"], ensure_ascii=False, indent=2))

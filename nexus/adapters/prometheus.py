@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Part, Reading, Stage
-from nexus.core.models import Topics
+from nexus.core.models import Topics, Why
 
 _log = structlog.get_logger(__name__)
 
@@ -104,6 +104,8 @@ class PrometheusMetrics:
         outcomes = (_SUCCESS, *(code.value for code in ErrorCode))
         self._outcomes = _series(registry, "nexus_requests", "Answered requests by outcome.", "outcome", outcomes)
         self._parts = _series(registry, "nexus_degraded", "Contexts built without a part.", "part", _values(Part))
+        reasons = tuple(why.name.lower() for why in Why)
+        self._reasons = _series(registry, "nexus_left_out", "What contexts do not show.", "reason", reasons)
         causes = _values(DeadLetterCause)
         self._causes = _series(registry, "nexus_dead_letters", "Messages that could not be used.", "reason", causes)
         stages = Histogram(
@@ -130,6 +132,10 @@ class PrometheusMetrics:
     def degraded(self, part: Part) -> None:
         """A context was built without this part."""
         _count(self._parts, part)
+
+    def left_out(self, why: Why, amount: int = 1) -> None:
+        """A context has so many entries of `left_out` for this reason."""
+        _count(self._reasons, why.name.lower() if isinstance(why, Why) else _OTHER, amount)
 
     def dead_letter(self, cause: DeadLetterCause) -> None:
         """A message became a dead letter."""
@@ -201,8 +207,8 @@ def _series(
     return {value: counter.labels(value) for value in dict.fromkeys((*values, _OTHER))}
 
 
-def _count(series: Mapping[str, Counter], label: str) -> None:
-    series.get(label, series[_OTHER]).inc()
+def _count(series: Mapping[str, Counter], label: str, amount: int = 1) -> None:
+    series.get(label, series[_OTHER]).inc(amount)
 
 
 def _values(names: type[StrEnum]) -> tuple[str, ...]:

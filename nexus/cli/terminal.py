@@ -256,6 +256,7 @@ def show_context(console: Console, content: Mapping[str, Any]) -> None:
     if timings := context["timings_ms"]:
         console.print("Timings: " + ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in timings.items()))
     _note(console, "Notes", context["notes"])
+    _note(console, "Left out", [f"{each['what']} ({each['where']}): {each['why']}" for each in context["left_out"]])
 
 
 def _labels(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:

@@ -1,7 +1,7 @@
 """What a service counts and measures about itself, and the port that takes it.
 
-Labels come from the closed sets of this module and from `ErrorCode` only: no id, no other topic and no text of a
-message can become one.
+Labels come from the closed sets of this module, from `ErrorCode` and from `Why` only: no id, no other topic and no text
+of a message can become one.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from nexus.core.errors import ErrorCode
+from nexus.core.models import Why
 
 
 class Event(StrEnum):
@@ -101,8 +102,8 @@ class Metrics(Protocol):
     """Takes what is counted and measured.
 
     - No operation raises, waits, or costs more than some microseconds.
-    - A label is a member of an enumeration of this module or of `ErrorCode`, or a name in `Topics`. Anything else that
-      gets here by mistake is counted as `other` or not at all, and its text is dropped.
+    - A label is a member of an enumeration of this module, of `ErrorCode` or of `Why`, or a name in `Topics`. Anything
+      else that gets here by mistake is counted as `other` or not at all, and its text is dropped.
     """
 
     def count(self, event: Event, amount: int = 1) -> None:
@@ -113,6 +114,9 @@ class Metrics(Protocol):
 
     def degraded(self, part: Part) -> None:
         """A context was built without this part."""
+
+    def left_out(self, why: Why, amount: int = 1) -> None:
+        """A context has so many entries of `left_out` for this reason."""
 
     def dead_letter(self, cause: DeadLetterCause) -> None:
         """A message became a dead letter."""
@@ -136,4 +140,4 @@ class NoMetrics:
     def count(self, *_args: Any, **_options: Any) -> None:
         """Forget it, as every other operation does."""
 
-    answered = degraded = dead_letter = took = stalled = read_from = backlog_from = count
+    answered = degraded = left_out = dead_letter = took = stalled = read_from = backlog_from = count

@@ -199,7 +199,7 @@ class Why(StrEnum):
     UNMATCHED = "answers no call of the session that has no other result"
     NO_ROOM = "there was no room for it in the context window"
     TOO_LONG = "is longer than a provider or a setting allows"
-    TOO_MANY = "there are more than a provider allows"
+    TOO_MANY = "there are more than a provider or a setting allows"
     NOT_ALLOWED = "a provider refuses it"
 
 

@@ -16,8 +16,19 @@ from typing import Any
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part
+from nexus.core.models import LeftOut, Why
 from nexus.core.working_memory import Snapshot
-from nexus.services.context.blocks import Assembled, Block, Passage, Section, Weights, assemble, source_of
+from nexus.services.context.blocks import (
+    OLDER,
+    Assembled,
+    Block,
+    Passage,
+    Section,
+    Weights,
+    assemble,
+    gone_from,
+    source_of,
+)
 from nexus.services.context.budget import NO_ROOM, Budget, Room, WindowSettings, largest
 from nexus.services.context.gather import Build
 from nexus.services.context.memory_blocks import (
@@ -100,6 +111,11 @@ class AgentContext:
     def notes(self) -> list[str]:
         """Notes of the reads, for the manifest."""
         return [*self.session.notes, *self.recalled.notes]
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """What the messages do not show."""
+        return [*self.recalled.left_out, *self.assembled.left_out]
 
     def meta(self, build: Build) -> Meta:
         """The figures of `[CONTEXT_META]`, as of now: no cache holds the last message."""
@@ -242,6 +258,9 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
     dropped = window.left_out + parts.start
     passages = _history(past, parts.start, position if pinned else len(shown), pinned, dropped=dropped)
     cut = ["history: older messages of the session are not shown"] if window.cut else []
+    unread = [LeftOut(OLDER, "HISTORY", Why.TOO_MANY)] if window.cut and not dropped else []
+    every = _dropped(whole, window.left_out)
+    gone = gone_from(every, _dropped(parts, window.left_out))
     assembled = assemble(
         "agent",
         [*opening, *before, *passages, current],
@@ -252,7 +271,9 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
             "repaired": window.faults + len(past.repairs),
         },
         stable=stable_opening,
-        repairs=[*cut, *_gone(whole, parts), *past.repairs],
+        repairs=[*cut, *map(NO_ROOM.format, gone), *past.repairs],
+        left_out=[*unread, *past.left_out],
+        whole=every,
         measure=room.measure if room else None,
     )
     return assembled._replace(weights=weights)
@@ -304,12 +325,11 @@ def _fit(fixed: Sequence[Block], parts: _Parts, room: Room) -> tuple[_Parts, Wei
     return (replace(parts, summary=[]) if over > 0 else parts), weights
 
 
-def _gone(whole: _Parts, left: _Parts) -> list[str]:
-    """Notes on blocks that are left out altogether."""
-    tags = {block.tag for block in (*left.turns, *left.pinned, *left.summary)}
-    gone = [block.tag for block in (*whole.turns, *whole.pinned, *whole.summary) if block.tag not in tags]
-    gone += ["HISTORY"] if left.start and left.start == len(left.past.messages) else []
-    return [NO_ROOM.format(tag) for tag in gone]
+def _dropped(parts: _Parts, left_out: int) -> dict[str, int]:
+    """By tag what the blocks of these parts leave out; of the session `left_out` messages, and those before `start`."""
+    blocks = (*parts.turns, *parts.pinned, *parts.summary)
+    history = {"HISTORY": left_out + parts.start} if parts.start < len(parts.past.messages) else {}
+    return {block.tag: block.dropped for block in blocks} | history
 
 
 def _fitting_turns(remembered: Remembered, room: int, measure: Measure) -> Remembered:

@@ -7,12 +7,26 @@ block, which names the message in which it begins.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
+from nexus.core.models import LeftOut, Why
 from nexus.core.wire import compact
 from nexus.services.history.transcript import Admitted, TranscriptMessage
 from nexus.services.text.neighbours import Neighbours, count_parted
 from nexus.services.text.tokens import Measure
+
+# Entries of `left_out` in a manifest, the one that counts the others included.
+MOST_LEFT_OUT: Final = 100
+# Messages before those that are shown.
+OLDER: Final = "older messages"
+# What blocks drop, by their tags; others drop messages, of which not all were read.
+_ITEMS: Final = {
+    "TURN_MEMORY": "turn",
+    "WORKING_MEMORY": "detail",
+    "USEFUL_INFORMATION": "item",
+    "FOLDER_NOTES": "note",
+    "THINKING_ROUNDS": "round",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +141,9 @@ class Passage:
 
 Section = Block | Joined | Passage
 
+# By tag what each block leaves out whatever room there is; None where the window has left out nothing.
+Dropped = Mapping[str, int] | None
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -150,6 +167,7 @@ class Assembled(NamedTuple):
 
     Attributes:
         repairs: notes on changes and omissions.
+        left_out: what the list does not show.
         weights: None where nothing was counted.
         run_room: tokens to which the run's own messages have to be cut; None if they need not be.
     """
@@ -157,6 +175,7 @@ class Assembled(NamedTuple):
     messages: list[dict[str, Any]]
     manifest: dict[str, Any]
     repairs: list[str]
+    left_out: list[LeftOut]
     weights: Weights | None = None
     run_room: int | None = None
 
@@ -168,6 +187,8 @@ def assemble(
     rows: Mapping[str, int],
     stable: int,
     repairs: Sequence[str] = (),
+    left_out: Sequence[LeftOut] = (),
+    whole: Dropped = None,
     measure: Measure | None = None,
 ) -> Assembled:
     """The list of these sections, in their order; the manifest has tokens only with a measure.
@@ -188,7 +209,51 @@ def assemble(
         "history": dict(rows),
         "prefix": {"messages": stable, "sha256": hashlib.sha256(compact(messages[:stable])).hexdigest()},
     }
-    return Assembled(messages, manifest, [*repairs])
+    omitted = _omitted(entries, dropped_by(entries) if whole is None else whole)
+    return Assembled(messages, manifest, [*repairs], [*left_out, *omitted])
+
+
+def dropped_by(blocks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """By tag what the blocks with these manifest entries leave out; 0 is in it, too."""
+    dropped: dict[str, int] = {}
+    for block in blocks:
+        dropped[block["tag"]] = dropped.get(block["tag"], 0) + block["dropped"]
+    return dropped
+
+
+def gone_from(whole: Mapping[str, int], shown: Mapping[str, int]) -> list[str]:
+    """Tags of the blocks that are left out altogether."""
+    return [tag for tag in whole if tag not in shown]
+
+
+def _omitted(blocks: Sequence[Mapping[str, Any]], whole: Mapping[str, int]) -> list[LeftOut]:
+    """What the blocks with these manifest entries do not show, an entry for each block and reason; `whole` as above."""
+    dropped = dropped_by(blocks)
+    found = [LeftOut("the whole block", tag, Why.NO_ROOM) for tag in gone_from(whole, dropped)]
+    for tag, count in dropped.items():
+        if count > whole.get(tag, 0):
+            found.append(LeftOut(number_of(count, _ITEMS.get(tag, "message")), tag, Why.NO_ROOM))
+        elif count:
+            found.append(LeftOut(number_of(count, _ITEMS[tag]) if tag in _ITEMS else OLDER, tag, Why.TOO_MANY))
+    for block in blocks:
+        if block["truncated"]:
+            what = number_of(block["truncated"], "text")
+            found.append(LeftOut(f"a part of {what}", block["tag"], Why.TOO_LONG))
+    return found
+
+
+def number_of(count: int, item: str) -> str:
+    """Such as `1 turn` and `2 turns`."""
+    return f"{count} {item}{'' if count == 1 else 's'}"
+
+
+def listed(left_out: Sequence[LeftOut]) -> list[dict[str, str]]:
+    """The entries as the manifest has them; where there are too many, the last says how many more there are."""
+    shown = left_out if len(left_out) <= MOST_LEFT_OUT else left_out[: MOST_LEFT_OUT - 1]
+    entries = [{"what": each.what, "where": each.where, "why": each.why.value} for each in shown]
+    if more := len(left_out) - len(shown):
+        entries.append({"what": f"{more} more", "where": "left_out", "why": f"only the first {len(shown)} are listed"})
+    return entries
 
 
 def source_of(input_id: str) -> tuple[str, ...]:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from nexus.core.errors import ErrorCode, RequestError
+from nexus.core.models import LeftOut, Why
 from nexus.core.ports import TokenCounter
 from nexus.core.wire import compact
-from nexus.services.context.blocks import Assembled, Weights
+from nexus.services.context.blocks import Assembled, Dropped, Weights, dropped_by, gone_from, number_of
 from nexus.services.context.memory_blocks import MOST_TOKENS, Meta, meta_block
 from nexus.services.text.tokens import ByteBound, Measure
 
@@ -170,23 +171,23 @@ class Budget:
             return True
         return self.bound is not None and self.bound.messages(messages) + self._besides(self.bound) <= self.limit
 
-    def fit(self, assemble: Callable[[int, Measure | None], Assembled], most: int) -> Assembled:
+    def fit(self, assemble: Callable[[int, Measure | None, Dropped], Assembled], most: int) -> Assembled:
         """The list with as many of `most` parts as fit, which `assemble` makes; with notes on blocks that are left out.
 
         Where all parts surely fit, nothing is counted.
         """
-        whole, measure = assemble(most, None), self.measure
+        whole, measure = assemble(most, None, None), self.measure
         if measure is None or self.surely_fits(whole.messages):
             return whole
         if measure.messages(whole.messages) <= self.room:
-            return assemble(most, measure)
+            return assemble(most, measure, None)
 
         def fits(kept: int) -> bool:
-            return measure.messages(assemble(kept, None).messages) <= self.room
+            return measure.messages(assemble(kept, None, None).messages) <= self.room
 
-        fitting = assemble(largest(0, most, fits), measure)
-        tags = {block["tag"] for block in fitting.manifest["blocks"]}
-        gone = [block["tag"] for block in whole.manifest["blocks"] if block["tag"] not in tags]
+        every = dropped_by(whole.manifest["blocks"])
+        fitting = assemble(largest(0, most, fits), measure, every)
+        gone = gone_from(every, dropped_by(fitting.manifest["blocks"]))
         return fitting._replace(repairs=[*fitting.repairs, *map(NO_ROOM.format, gone)])
 
     def check_input(self, opening: Sequence[_Message], text: str) -> None:
@@ -293,7 +294,8 @@ def _with_shorter_run(content: Mapping[str, Any], measure: Measure, room: int) -
     }
     blocks = [{**block, **changed} if block is run else block for block in manifest["blocks"]]
     messages = [*messages[: run["index"]], *shown]
-    return {**content, "messages": messages, "context": {**manifest, "blocks": blocks}}
+    left_out = [*manifest["left_out"], LeftOut(number_of(gone, "tool result"), RUN, Why.NO_ROOM)]
+    return {**content, "messages": messages, "context": {**manifest, "blocks": blocks, "left_out": left_out}}
 
 
 def shortened(messages: Sequence[dict[str, Any]], measure: Measure, room: int) -> tuple[list[dict[str, Any]], int]:

@@ -14,6 +14,7 @@ Rules of this module:
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from nexus.core.ports import (
 from nexus.core.wire import compact
 from nexus.services.context import agent, thinking
 from nexus.services.context.agent import AgentContext, agent_context
+from nexus.services.context.blocks import listed
 from nexus.services.context.budget import Budget
 from nexus.services.context.dialogue import DialogueInput, fit_dialogue
 from nexus.services.context.gather import (
@@ -261,7 +263,13 @@ class ContextBuilder:
             if not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
                 # Else the store is away.
                 await start.recorded()
-        return {**content, "context": {**content["context"], "timings_ms": timings.ms}}
+        manifest = content["context"]
+        if reasons := Counter(each.why for each in manifest["left_out"]):
+            _log.debug("left_out", request_id=request.request_id, **{why.name.lower(): reasons[why] for why in reasons})
+        for why, amount in reasons.items():
+            self._metrics.left_out(why, amount)
+        published = {**manifest, "left_out": listed(manifest["left_out"]), "timings_ms": timings.ms}
+        return {**content, "context": published}
 
     async def _dialogue(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
         kept = await self._sources.kept(build, RunPrefix.from_bytes) if build.request.continuation else None
@@ -323,6 +331,7 @@ class ContextBuilder:
             view.tools,
             context.degraded,
             [*await start.notes(), *context.notes, *notes, *assembled.repairs],
+            context.left_out,
             context.meta(build) if memory else None,
             assembled.run_room,
         )
@@ -416,7 +425,7 @@ def _dialogue_prefix(
         input_id=request.human.id,
     )
     assembled = fit_dialogue(given, build.budget_with(tools))
-    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, [*gathered.notes])
+    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, [*gathered.notes], assembled.left_out)
 
 
 def _thinking_prefix(build: Build, recalled: Recalled, tools: list[dict[str, Any]], degraded: list[str]) -> RunPrefix:
@@ -430,4 +439,5 @@ def _thinking_prefix(build: Build, recalled: Recalled, tools: list[dict[str, Any
     )
     assembled = fit_thinking(given, build.budget_with(tools))
     notes = [*request.notes, *recalled.notes, *assembled.repairs]
-    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes)
+    left_out = [*recalled.left_out, *assembled.left_out]
+    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes, left_out)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from nexus.core.models import parse_moment
-from nexus.services.context.blocks import Assembled, Block, assemble, source_of
+from nexus.services.context.blocks import Assembled, Block, Dropped, assemble, source_of
 from nexus.services.context.budget import Budget
 from nexus.services.context.prompts import describe_tools, identity_block
 from nexus.services.history.merge import Utterance, merge, newest
@@ -61,13 +61,13 @@ class DialogueInput:
 def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
     """The five messages within the budget, as far as leaving out the oldest messages of the memory goes."""
 
-    def with_memory(size: int, measure: Measure | None) -> Assembled:
-        return assemble_dialogue(replace(given, history_size=size), measure)
+    def with_memory(size: int, measure: Measure | None, whole: Dropped) -> Assembled:
+        return assemble_dialogue(replace(given, history_size=size), measure, whole)
 
     return budget.fit(with_memory, given.history_size)
 
 
-def assemble_dialogue(given: DialogueInput, measure: Measure | None = None) -> Assembled:
+def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whole: Dropped = None) -> Assembled:
     """The five messages; with a measure the manifest has tokens."""
     memory = MemoryFormatter.render(
         given.history,
@@ -95,6 +95,7 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None) -> A
             "repaired": memory.repaired,
         },
         stable=_STABLE if given.tools_complete else _STABLE_WITHOUT_TOOLS,
+        whole=whole,
         measure=measure,
     )
 

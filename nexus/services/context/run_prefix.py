@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Self
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
+from nexus.core.models import LeftOut, Why
 from nexus.core.wire import compact
 from nexus.core.working_memory import Snapshot
 from nexus.services.context.blocks import Passage
@@ -21,7 +22,7 @@ from nexus.services.history.transcript import Admitted, admit, transcript_of_run
 from nexus.services.text.tokens import Measure
 
 # The version of the kept form, a part of its key: replicas of another release cannot read it and do not find it.
-_FORM: Final = "3"
+_FORM: Final = "4"
 _SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
 
 
@@ -34,6 +35,7 @@ class RunPrefix(NamedTuple):
         tools: the definitions that go with them.
         degraded: parts that are missing; a prefix with any is not kept.
         notes: on omissions and repairs.
+        left_out: what the messages do not show.
         meta: the figures of `[CONTEXT_META]`; None without it. Not kept.
         run_room: tokens to which the run's later messages are cut; None if they need not be. Not kept.
     """
@@ -43,25 +45,33 @@ class RunPrefix(NamedTuple):
     tools: list[dict[str, Any]]
     degraded: list[str]
     notes: list[str]
+    left_out: list[LeftOut]
     meta: Meta | None = None
     run_room: int | None = None
 
     def to_bytes(self) -> bytes:
         """The prefix as it is kept."""
-        return compact([self.messages, self.manifest, self.tools, self.degraded, self.notes])
+        left_out = [[each.what, each.where, each.why.name] for each in self.left_out]
+        return compact([self.messages, self.manifest, self.tools, self.degraded, self.notes, left_out])
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The prefix of which `kept` is the `to_bytes`."""
-        return cls(*_parsed(kept))
+        messages, manifest, tools, degraded, notes, entries = _parsed(kept)
+        left_out = [LeftOut(what, where, Why[name]) for what, where, name in entries]
+        return cls(messages, manifest, tools, degraded, notes, left_out)
 
     def continued(self, request: BuildRequest, measure: Measure | None = None) -> dict[str, Any]:
-        """The content of the answer (contract §1.4): this prefix, and after it the run's own later messages."""
+        """The content of the answer (contract §1.4): this prefix, and after it the run's own later messages.
+
+        `left_out` of its manifest has `LeftOut` values; `listed` makes them what is published.
+        """
         blocks = [_counted(block, self.messages, measure) for block in self.manifest["blocks"]]
-        messages, notes = self.messages, [*self.notes]
+        messages, notes, left_out = self.messages, [*self.notes], [*self.left_out]
         if request.later:
             later = admit(transcript_of_run(request.later, request.agent), "run.history", after=self.messages)
             notes += later.repairs
+            left_out += later.left_out
             if later.messages:
                 blocks += Passage.of(RUN, later).describe(len(self.messages), measure)
                 messages = [*self.messages, *later.messages]
@@ -70,7 +80,7 @@ class RunPrefix(NamedTuple):
             "layout": request.layout,
             "messages": messages,
             "tools": self.tools,
-            "context": {**self.manifest, "notes": notes, "blocks": blocks},
+            "context": {**self.manifest, "notes": notes, "left_out": left_out, "blocks": blocks},
             "degraded": list(self.degraded),
         }
 
@@ -171,13 +181,14 @@ def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
     )
     blocks = [{**block, "place": converted.places[block["index"]]} for block in manifest["blocks"]]
     notes = [*manifest["notes"], *(f"{form}: {note}" for note in converted.notes)]
+    left_out = [*manifest["left_out"], *converted.left_out]
     return {
         **content,
         "format": form,
         **({} if converted.system is None else {"system": converted.system}),
         "messages": converted.messages,
         "tools": converted.tools,
-        "context": {**manifest, "blocks": blocks, "notes": notes},
+        "context": {**manifest, "blocks": blocks, "notes": notes, "left_out": left_out},
     }
 
 

@@ -22,11 +22,11 @@ from typing import Any, Final, Literal
 import anyio
 
 from nexus.core.metrics import Part
-from nexus.core.models import utc_now
+from nexus.core.models import LeftOut, Why, utc_now
 from nexus.core.ports import MemorySource, Past, Row, RunOrigin, TurnSource
 from nexus.core.turns import CLOSE, Goal, Level, TurnStatus
 from nexus.core.working_memory import WHOLE, CompactionRequest, Snapshot
-from nexus.services.context.blocks import Assembled
+from nexus.services.context.blocks import Assembled, number_of
 from nexus.services.context.gather import BEGINNING, Build, Read, Sources, first_deadline, incomplete_notes
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.pinned import is_all_given
@@ -50,6 +50,7 @@ _MOST_COOLDOWNS: Final = 1_000
 # for a session to be compacted before it is cut.
 _CHARS_A_TOKEN: Final = 8
 _LEAST_CHARS: Final = 1 << 20
+_TURN_MEMORY: Final = "TURN_MEMORY"
 NOT_COMPACTED: Final = "history: the session could not be compacted in time; it is tried again for the next context"
 
 
@@ -169,11 +170,15 @@ def _wants_another_level(request: BuildRequest, kept: Remembered) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The goal and earlier turns that a context shows; `missing` and `notes` as for `DialogueSources`."""
+    """The goal and earlier turns that a context shows; `missing` and `notes` as for `DialogueSources`.
+
+    `left_out` has the turns that cannot be read, and the earlier ones where no `[TURN_MEMORY]` counts them.
+    """
 
     remembered: Remembered
     missing: Sequence[Part] = ()
     notes: Sequence[str] = ()
+    left_out: Sequence[LeftOut] = ()
 
 
 async def recall_hidden(
@@ -255,11 +260,13 @@ async def _past_turns(
         most += malformed
         shown, malformed = read_turns(rows[:most], level)
     notes = [f"turns: {malformed} of those that are stored cannot be read and are not shown"] if malformed else []
+    left_out = [LeftOut(number_of(malformed, "turn"), _TURN_MEMORY, Why.UNREADABLE)] if malformed else []
     dropped = malformed + sum(map(_number, rows[most : most + 1]))
     if dropped and not shown:
         # Without a block the manifest has no other place for it.
         notes.append(f"turns: {dropped} earlier ones are not shown")
-    return Recalled(Remembered(level=level, turns=shown, dropped=dropped), missing, notes)
+        left_out.append(LeftOut(number_of(dropped, "turn"), _TURN_MEMORY, Why.TOO_MANY))
+    return Recalled(Remembered(level=level, turns=shown, dropped=dropped), missing, notes, left_out)
 
 
 def _goal_shown(request: BuildRequest, stored: Goal | None, kept: Remembered | None) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nexus.core.turns import ThinkingRound
-from nexus.services.context.blocks import Assembled, Block, Joined, Section, assemble, source_of
+from nexus.services.context.blocks import Assembled, Block, Dropped, Joined, Section, assemble, source_of
 from nexus.services.context.budget import Budget
 from nexus.services.context.memory_blocks import NOTHING, Remembered, goal_sources, goal_text, without_oldest
 from nexus.services.context.prompts import THINKING_INSTRUCTION
@@ -52,7 +52,7 @@ def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
     """The two messages within the budget, as far as leaving out the oldest turns, then rounds, goes."""
     turns, rounds = len(given.remembered.turns), len(given.rounds)
 
-    def with_newest(kept: int, measure: Measure | None) -> Assembled:
+    def with_newest(kept: int, measure: Measure | None, whole: Dropped) -> Assembled:
         gone = max(rounds - kept, 0)
         shorter = replace(
             given,
@@ -60,12 +60,12 @@ def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
             rounds=given.rounds[gone:],
             rounds_dropped=given.rounds_dropped + gone,
         )
-        return assemble_thinking(shorter, measure)
+        return assemble_thinking(shorter, measure, whole)
 
     return budget.fit(with_newest, turns + rounds)
 
 
-def assemble_thinking(given: ThinkingInput, measure: Measure | None = None) -> Assembled:
+def assemble_thinking(given: ThinkingInput, measure: Measure | None = None, whole: Dropped = None) -> Assembled:
     """The two messages; with a measure the manifest has tokens."""
     parts = [
         *_task_part(given.remembered),
@@ -75,7 +75,7 @@ def assemble_thinking(given: ThinkingInput, measure: Measure | None = None) -> A
         *_rounds_part(given.rounds, given.rounds_dropped),
     ]
     sections: list[Section] = [*instructions(), Joined(parts)]
-    return assemble("thinking", sections, rows=_NO_ROWS, stable=_STABLE, measure=measure)
+    return assemble("thinking", sections, rows=_NO_ROWS, stable=_STABLE, whole=whole, measure=measure)
 
 
 def _task_part(remembered: Remembered) -> list[Block]:

@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic_core import from_json
 
-from nexus.core.models import Message, Role, parse_moment
+from nexus.core.models import LeftOut, Message, Role, Why, parse_moment
 from nexus.core.ports.store import CALLS_LEFT_OUT, LONGEST_CONTENT
 from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
 from nexus.services.history.rows import MAIN, Agent, count_others, text_or_empty
@@ -57,6 +57,7 @@ class TranscriptMessage:
         calls: those that an assistant message declares.
         call_id, tool_name: the call that a result names, and its tool; `""` when it names none.
         truncated: a long content was read without its middle, or many calls without the last of them.
+        left_out: what the message or row says besides, and is not shown.
     """
 
     role: Speaker
@@ -68,6 +69,7 @@ class TranscriptMessage:
     call_id: str = ""
     tool_name: str = ""
     truncated: bool = False
+    left_out: tuple[LeftOut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +249,13 @@ class Admitted:
     Attributes:
         origins: for each message its source; None for a result that was lost.
         repairs: notes on what was changed or left out.
+        left_out: what they do not show of the messages before the gate.
     """
 
     messages: list[dict[str, Any]]
     origins: list[TranscriptMessage | None]
     repairs: list[str]
+    left_out: list[LeftOut]
 
 
 @dataclass(slots=True)
@@ -303,6 +307,7 @@ class _Gate:
         self._steps: list[_Step] = []
         self._latest_step: dict[str, _Step] = {}
         self._repairs: list[str] = []
+        self._left_out: list[LeftOut] = []
         self._ids: set[str] = {call["id"] for message in after for call in message.get("tool_calls") or ()}
         self._latest: dict[str, list[_Call]] = {}
         self._declared: dict[tuple[str, str], list[_Call]] = {}
@@ -310,6 +315,7 @@ class _Gate:
     def admit(self, messages: Iterable[TranscriptMessage]) -> Admitted:
         unmatched: list[tuple[int, TranscriptMessage]] = []
         for item in messages:
+            self._left_out += item.left_out
             if item.role == "tool":
                 call = self._call_of_id(item) if item.call_id else self._call_of_name(item)
                 if call is None:
@@ -322,11 +328,12 @@ class _Gate:
                 self._add(_Step(item, {"role": item.role, "content": item.text}))
             else:
                 self._note(f"message {item.source} is empty and was left out")
+                self._leave_out("message", item, Why.EMPTY)
         for came, item in unmatched:
             self._place_early(came, item)
         shown = [pair for step in self._steps for pair in self._shown(step)]
         parted = Neighbours(self._after).parted([message for message, _ in shown])
-        return Admitted(parted, [origin for _, origin in shown], self._repairs)
+        return Admitted(parted, [origin for _, origin in shown], self._repairs, self._left_out)
 
     def _add(self, step: _Step) -> None:
         self._steps.append(step)
@@ -381,6 +388,7 @@ class _Gate:
             call.result = item
         else:
             self._note(f"the tool result {item.source} answers no open call and was left out")
+            self._leave_out("tool result", item, Why.UNMATCHED)
 
     def _shown(self, step: _Step) -> list[tuple[dict[str, Any], TranscriptMessage | None]]:
         shown: list[tuple[dict[str, Any], TranscriptMessage | None]] = [(step.message, step.origin)]
@@ -396,6 +404,9 @@ class _Gate:
 
     def _note(self, repair: str) -> None:
         self._repairs.append(f"{self._where}: {repair}")
+
+    def _leave_out(self, what: str, item: TranscriptMessage, why: Why) -> None:
+        self._left_out.append(LeftOut(what, item.source or self._where, why))
 
 
 def faults(messages: Sequence[Mapping[str, Any]]) -> list[str]:

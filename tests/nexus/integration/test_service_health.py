@@ -95,6 +95,7 @@ async def test_a_service_that_is_well(mongo_uri: str, database_name: str) -> Non
     # Nothing waits, nothing is missing, nothing went wrong.
     alarms = (
         "nexus_degraded",
+        "nexus_left_out",
         "nexus_dead_letters",
         "nexus_leases",
         "nexus_late",

@@ -5,20 +5,21 @@ from collections.abc import Callable
 
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Part, Reading, Stage
+from nexus.core.models import Why
 
 
 class RecordingMetrics:
     """`nexus.core.metrics.Metrics` in memory.
 
     Attributes:
-        counted: how often each event, outcome (None is a success), part and cause was reported.
+        counted: how often each event, outcome (None is a success), part, reason and cause was reported.
         stalls: how late the loop was, in order.
         stages: of what length of time was reported, in order.
         readings, backlogs: where numbers are read from.
     """
 
     def __init__(self) -> None:
-        self.counted: Counter[Event | ErrorCode | Part | DeadLetterCause | None] = Counter()
+        self.counted: Counter[Event | ErrorCode | Part | Why | DeadLetterCause | None] = Counter()
         self.stages: list[Stage] = []
         self.stalls: list[float] = []
         self.readings: dict[Reading, Callable[[], float]] = {}
@@ -35,6 +36,10 @@ class RecordingMetrics:
     def degraded(self, part: Part) -> None:
         """A context was built without this part."""
         self.counted[part] += 1
+
+    def left_out(self, why: Why, amount: int = 1) -> None:
+        """A context has so many entries of `left_out` for this reason."""
+        self.counted[why] += amount
 
     def dead_letter(self, cause: DeadLetterCause) -> None:
         """A message became a dead letter."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
+from nexus.core.models import LeftOut
 from nexus.core.wire import is_deeper
 
 # The first user text of a list that does not begin with one: there is nothing in it to answer.
@@ -28,6 +29,7 @@ class Converted:
             `system`.
         notes: on changes for this provider, without content (contract §8).
         system: Anthropic's `system`, Gemini's `system_instruction`; None for none, and for OpenAI.
+        left_out: what this provider is not sent.
     """
 
     messages: list[dict[str, Any]]
@@ -35,6 +37,7 @@ class Converted:
     places: list[tuple[int, int] | None]
     notes: list[str]
     system: Any = None
+    left_out: list[LeftOut] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nexus.adapters.prometheus import BUCKETS, PrometheusMetrics
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, Part, Reading, Stage
-from nexus.core.models import Topics
+from nexus.core.models import Topics, Why
 
 SECRET = "hunter2-canary"
 
@@ -31,6 +31,7 @@ def test_every_series_of_a_closed_set_is_there_from_the_start() -> None:
     outcomes = ["success", *(code.value for code in ErrorCode)]
     assert [read["nexus_requests_total", (outcome,)] for outcome in outcomes] == [0] * len(outcomes)
     assert all(read["nexus_degraded_total", (part.value,)] == 0 for part in Part)
+    assert all(read["nexus_left_out_total", (why.name.lower(),)] == 0 for why in Why)
     assert all(read["nexus_dead_letters_total", (cause.value,)] == 0 for cause in DeadLetterCause)
     assert all(read["nexus_stage_seconds_count", (stage.value,)] == 0 for stage in Stage)
 
@@ -97,11 +98,14 @@ def test_outcomes_parts_and_causes_are_counted() -> None:
     metrics.answered(None)
     metrics.answered(ErrorCode.OVERLOADED)
     metrics.degraded(Part.HISTORY)
+    metrics.left_out(Why.NO_ROOM, 2)
+    metrics.left_out(Why.NO_ROOM)
     metrics.dead_letter(DeadLetterCause.UNREADABLE)
     read = samples(metrics)
     assert read["nexus_requests_total", ("success",)] == 1
     assert read["nexus_requests_total", ("OVERLOADED",)] == 1
     assert read["nexus_degraded_total", ("history",)] == 1
+    assert read["nexus_left_out_total", ("no_room",)] == 3
     assert read["nexus_dead_letters_total", ("unreadable",)] == 1
 
 
@@ -170,12 +174,14 @@ def test_foreign_texts_are_no_labels() -> None:
     anything.count(foreign)
     anything.answered(foreign)
     anything.degraded(foreign)
+    anything.left_out(foreign)
     anything.dead_letter(foreign)
     anything.took(foreign, 1.0)
     anything.backlog_from(foreign, lambda: 5.0)
     read = samples(metrics)
     assert read["nexus_requests_total", ("other",)] == 1
     assert read["nexus_degraded_total", ("other",)] == 1
+    assert read["nexus_left_out_total", ("other",)] == 1
     assert read["nexus_dead_letters_total", ("other",)] == 1
     assert read["nexus_topic_backlog", ("other",)] == 5
     assert SECRET not in metrics.exposition().decode()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from nexus.core.models import Why
 from nexus.core.wire import compact
 from nexus.core.working_memory import Compaction, Overview, Snapshot
 from nexus.services.context.agent import AgentInput, assemble_agent
@@ -441,6 +442,13 @@ def test_whatever_the_room(given_input: AgentInput, tokens: int, form: str) -> N
     assert compact(made.messages) == compact(within(given_input, tokens, form).messages)
 
 
+def _reasons(before: dict[str, Any], after: dict[str, Any]) -> list[Why]:
+    """Why a block that was `before` shows less now, if it does."""
+    if before and (not after or after["dropped"] > before["dropped"]):
+        return [Why.NO_ROOM]
+    return [Why.TOO_MANY] if before and before["dropped"] else []
+
+
 def test_no_call_without_its_results() -> None:
     """However much room there is, down to the token: a call and its results go together, and nothing else with them."""
     said = [item for number in range(4) for item in exchange(number, "done", [words_of(5), words_of(9), words_of(2)])]
@@ -463,6 +471,7 @@ def test_what_went_is_said(given_input: AgentInput, tokens: int) -> None:
     for tag in ("TURN_MEMORY", "USEFUL_INFORMATION", "FOLDER_NOTES", "CONVERSATION_SUMMARY", "HISTORY"):
         before, after = part(whole, tag), part(made, tag)
         assert (f"window: there is no room for {tag}" in notes) is bool(before and not after)
+        assert [each.why for each in made.left_out if each.where == tag] == _reasons(before, after)
         if after and tag != "HISTORY":
             gone = len(lines(whole, tag)) - len(lines(made, tag)) if tag != "CONVERSATION_SUMMARY" else 0
             assert after["dropped"] - before["dropped"] == gone

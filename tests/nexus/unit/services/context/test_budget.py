@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nexus.core.errors import ErrorCode, RequestError
+from nexus.core.models import Why
 from nexus.core.wire import compact
 from nexus.services.context.blocks import Weights
 from nexus.services.context.budget import WindowSettings, close, shortened
@@ -117,7 +118,7 @@ def a_request(results: list[str]) -> BuildRequest:
 def content_of(results: list[str], measure: Measure, tools: int = 1) -> dict[str, Any]:
     """The content of an answer before it is closed."""
     manifest = {"blocks": [{"tag": "OPENING", "index": 0}], "prefix": {"messages": 1}}
-    prefix = RunPrefix(OPENING, manifest, [definition(f"t{number}") for number in range(tools)], [], [])
+    prefix = RunPrefix(OPENING, manifest, [definition(f"t{number}") for number in range(tools)], [], [], [])
     return prefix.continued(a_request(results), measure)
 
 
@@ -167,6 +168,7 @@ def test_it_fits_or_is_refused(results: list[str], limit: int, form: str, says: 
     if run:
         shown = said[run["index"] :]
         assert run["truncated"] == len(changed)
+        assert [each[1:] for each in closed["context"]["left_out"]] == [("RUN", Why.NO_ROOM)] * bool(changed)
         assert run["bytes"] == len(json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode())
         assert run["tokens"] == sum(map(measure.message, shown))
     if says:

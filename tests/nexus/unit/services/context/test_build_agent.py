@@ -135,7 +135,7 @@ class TestRun:
         assert seen(content) == ["HUMAN 0", item, "AI 0", "HUMAN 1", "AI 1", "HUMAN 2", "AI 2", "hello"]
         tags = [block["tag"] for block in content["context"]["blocks"]]
         assert tags == ["CORE_IDENTITY", "HISTORY", "TODO_LIST", "HISTORY", "INPUT"]
-        assert [*content["context"]] == ["layout", "blocks", "history", "prefix", "notes", "timings_ms"]
+        assert [*content["context"]] == ["layout", "blocks", "history", "prefix", "notes", "left_out", "timings_ms"]
         assert set(content["context"]["timings_ms"]) == {"gather", "assemble", "build"}
         assert content["context"]["notes"] == []
         assert "format" not in content

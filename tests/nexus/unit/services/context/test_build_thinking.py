@@ -57,7 +57,7 @@ async def test_a_whole_answer() -> None:
     )
     assert read == []
     assert content["tools"] == [definition()]
-    assert [*content["context"]] == ["layout", "blocks", "history", "prefix", "notes", "timings_ms"]
+    assert [*content["context"]] == ["layout", "blocks", "history", "prefix", "notes", "left_out", "timings_ms"]
     assert set(content["context"]["timings_ms"]) == {"gather", "assemble", "build"}
 
 

@@ -64,7 +64,7 @@ async def test_a_whole_answer() -> None:
         ),
     ]
     manifest = content["context"]
-    assert [*manifest] == ["layout", "blocks", "history", "prefix", "notes", "timings_ms"]
+    assert [*manifest] == ["layout", "blocks", "history", "prefix", "notes", "left_out", "timings_ms"]
     assert manifest["history"] == {"fetched": 4, "merged": 4, "shown": 4, "repaired": 0}
     assert [block["bytes"] for block in manifest["blocks"]] == [len(text.encode()) for text in seen(content)]
     assert manifest["blocks"][4]["sources"] == ["human_of_run_1"]

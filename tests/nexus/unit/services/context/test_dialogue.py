@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nexus.core.models import LeftOut, Why
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Budget
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue, fit_dialogue
@@ -123,4 +124,7 @@ def test_room_enough_or_none() -> None:
     measure = Measure(FakeCounter())
     assert within(GIVEN, 1 << 40) == assemble_dialogue(GIVEN, measure)
     assert fit_dialogue(GIVEN, Budget(0)) == assemble_dialogue(GIVEN)
-    assert within(GIVEN, 0) == assemble_dialogue(replace(GIVEN, history_size=0), measure)
+    none = assemble_dialogue(replace(GIVEN, history_size=0), measure)
+    (asked_for,) = none.left_out
+    assert asked_for == ("older messages", "SHARED_MEMORY", Why.TOO_MANY)
+    assert within(GIVEN, 0) == none._replace(left_out=[LeftOut("2 messages", "SHARED_MEMORY", Why.NO_ROOM)])
