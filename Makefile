@@ -1,7 +1,7 @@
 # `make` alone lists the targets. All of them set up .venv by themselves; Python 3.11 or newer is all they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports coverage audit bench faults fuzz lock clean
+.PHONY: help demo test check lint types imports coverage documents audit bench faults fuzz lock clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -41,6 +41,9 @@ imports: $(READY) ## which module may import which
 
 coverage: $(READY) ## the tests, with the share of lines and branches they reach, subprocesses included
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECT) --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
+
+documents: $(READY) ## write docs/schemas and docs/asyncapi.yaml anew from the code; the tests fail where they differ
+	@$(BIN)/python scripts/documents.py
 
 audit: $(READY) ## known faults of the locked packages, where their database can be had
 	@$(BIN)/python scripts/audit.py

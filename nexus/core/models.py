@@ -148,7 +148,7 @@ def _unambiguous(identifier: str) -> str:
 
 Identifier = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS), AfterValidator(_unambiguous)]
 Moment = Annotated[datetime, AfterValidator(_utc_in_range)]
-Metadata = Annotated[dict[str, Any], BeforeValidator(_none_is_empty)]
+Metadata = Annotated[dict[str, Any], BeforeValidator(_none_is_empty, json_schema_input_type=dict[str, Any] | None)]
 
 
 class _WireModel(BaseModel):

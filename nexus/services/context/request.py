@@ -9,13 +9,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, NotRequired, get_args
 
 import anyio
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from nexus.core.errors import ErrorCode, RequestError
-from nexus.core.models import Message, Role, Run, named_agent, parse_moment
+from nexus.core.models import Identifier, Message, Role, Run, named_agent, parse_moment
+from nexus.core.payloads import Layout
 from nexus.core.ports import RunOrigin
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.wire import explain
@@ -23,6 +25,7 @@ from nexus.services.context.formats import FORMATS
 from nexus.services.history.rows import (
     MAIN,
     Agent,
+    Kind,
     invalid_request,
     owner_mismatch,
     parse_offset,
@@ -30,7 +33,7 @@ from nexus.services.history.rows import (
     unknown_value,
 )
 from nexus.services.session_state.merge import read_session_id
-from nexus.services.session_state.state import SessionState, read_state
+from nexus.services.session_state.state import SessionState, State, read_state
 from nexus.services.text.content import text_of_parts
 from nexus.services.text.escape import canonical
 
@@ -41,7 +44,7 @@ CONTEXT_WINDOWS: Final = (1_000, 10_000_000)
 MOST_AFTER: Final = 100
 REPLY_TO: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DEFAULT_FORMAT: Final = "openai"
-LAYOUTS: Final = ("dialogue", "agent", "thinking")
+LAYOUTS: Final = get_args(Layout)
 MAX_GOAL_CHARS: Final = 32_000
 MOST_ROUNDS: Final = 100
 # A number that every store can hold.
@@ -49,6 +52,51 @@ LARGEST_NUMBER: Final = 1_000_000_000
 
 _NO_STATE: Final = SessionState()
 _RUN: Final = TypeAdapter(Run)
+
+
+class RequestMetadata(TypedDict, total=False):
+    """The `metadata` of a request's envelope."""
+
+    reply_to: Annotated[str, Field(pattern=f"^{REPLY_TO.pattern}$")] | None
+    deadline_ms: Annotated[float, Field(ge=DEADLINE_MS[0], le=DEADLINE_MS[1])] | None
+    after: Annotated[list[str], Field(max_length=MOST_AFTER)] | None
+    signature: str
+
+
+class GivenAgent(TypedDict, total=False):
+    """`run.metadata.agent`: whose context it is."""
+
+    kind: Kind | None
+    id: Annotated[str, Field(max_length=256)] | None
+    role: str | None
+    system_prompt: str | None
+    task_prompt: str | None
+
+
+class GivenRound(TypedDict):
+    """One of `run.metadata.thinking_rounds`."""
+
+    round_number: Annotated[int, Field(ge=1, le=LARGEST_NUMBER)]
+    content: str
+    tokens_used: NotRequired[Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None]
+
+
+class RunMetadata(TypedDict, total=False):
+    """`run.metadata`. Keys that it does not name are ignored, and null is as good as nothing."""
+
+    layout: Layout | None
+    format: Annotated[str, Field(json_schema_extra={"enum": [*FORMATS]})] | None
+    session_id: Identifier | None
+    user_profile: dict[str, Any] | None
+    client_timestamp_utc: str | None
+    client_timezone_offset: int | str | None
+    agent: GivenAgent | None
+    state: State | None
+    task_context: Annotated[str, Field(max_length=MAX_GOAL_CHARS)] | None
+    workspace_context: str | None
+    thinking_rounds: Annotated[list[GivenRound], Field(max_length=MOST_ROUNDS)] | None
+    summary_detail_level: Level | None
+    context_window: Annotated[int, Field(ge=CONTEXT_WINDOWS[0], le=CONTEXT_WINDOWS[1])] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
 from nexus.core.models import Message, Role, Topics, named_agent
+from nexus.core.payloads import ErrorContent, ErrorDetail, ToolResult
 from nexus.core.ports import Delivery
 from nexus.core.signing import FIELD, Signing
 from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, decode, encode
@@ -109,9 +110,9 @@ class IncomingRequest:
         return replace(self, key=self.fingerprint, asked=error)
 
 
-def error_content(error: RequestError) -> dict[str, Any]:
+def error_content(error: RequestError) -> ErrorContent:
     """The content of an error answer (contract §1.4)."""
-    described: dict[str, Any] = {"code": error.code.value, "message": error.message, "retryable": error.code.retryable}
+    described: ErrorDetail = {"code": error.code, "message": error.message, "retryable": error.code.retryable}
     if error.retry_after_ms is not None:
         described["retry_after_ms"] = error.retry_after_ms
     return {"status": "error", "error": described, "messages": [], "tools": []}
@@ -229,7 +230,7 @@ class ToolCallRequest:
 
         `retryable`: the same call may succeed later. It is recorded in `session_id`, None for that of its run.
         """
-        content: dict[str, Any] = {
+        content: ToolResult = {
             "result": text,
             "tool_name": self.name,
             "status": "success" if done else "error",

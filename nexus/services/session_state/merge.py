@@ -22,7 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, WithJsonSchema
+from typing_extensions import TypedDict
 
 from nexus.core.models import AMBIGUOUS_ID, MAX_ID_CHARS, is_ambiguous
 from nexus.services.history.recorder import DEFAULT_SESSION
@@ -31,11 +34,14 @@ from nexus.services.session_state.state import (
     MOST_SUB_AGENTS,
     PARTS,
     Fields,
+    PatchedState,
     SessionState,
+    State,
     TodoStatus,
     read_id,
     read_parts,
     read_sub_agent,
+    removed_schema,
     state_of,
     unknown,
 )
@@ -68,6 +74,40 @@ _FIELDS: Final = _ROLES | {name: [each.spellings[0] for each in part.fields] for
 _NEEDED: Final = _ROLES | {
     name: [each.spellings[0] for each in part.fields if each.needed] for name, part in LISTS.items()
 }
+
+
+PartName = Annotated[str, Field(json_schema_extra={"enum": [*PARTS]})]
+
+
+class SetState(TypedDict):
+    """Replaces the parts that `state` gives."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # pydantic's name for it
+    op: Literal["set"]
+    state: State
+
+
+class PatchState(TypedDict):
+    """Joins items by their ids, and removes those named in `remove`; it has one of the two."""
+
+    __pydantic_config__ = ConfigDict(  # type: ignore[misc]  # as above
+        extra="forbid", json_schema_extra={"anyOf": [{"required": ["state"]}, {"required": ["remove"]}]}
+    )
+    op: Literal["patch"]
+    state: NotRequired[PatchedState | None]
+    remove: NotRequired[Annotated[dict[str, list[Any]], WithJsonSchema(removed_schema())] | None]
+
+
+class ClearState(TypedDict):
+    """Takes these parts away, or all."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # as above
+    op: Literal["clear"]
+    parts: NotRequired[Annotated[list[PartName], Field(min_length=1)] | None]
+
+
+# The content of a `session.state` message.
+StateChange = SetState | PatchState | ClearState
 
 
 @dataclass(frozen=True, slots=True)

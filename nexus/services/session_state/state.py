@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import WithJsonSchema
 
 from nexus.core.models import parse_moment
 from nexus.services.text.escape import canonical
@@ -209,10 +211,14 @@ def _read_roles(value: Any, where: str, *, patch: bool) -> dict[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field of an item: the keys under which it may stand, its own name first, and the check of its value."""
+    """A field of an item: the keys under which it may stand, its own name first, and the check of its value.
+
+    `schema`: of the values to send, as JSON Schema.
+    """
 
     spellings: tuple[str, ...]
     read: Callable[[Any, str], str]
+    schema: Fields
     needed: bool = False
 
 
@@ -272,11 +278,19 @@ def _derived_id(fields: Fields) -> str:
     return hashlib.sha256(joined.encode(errors="surrogatepass")).hexdigest()[:_DERIVED_ID_CHARS]
 
 
-_CREATED_AT: Final = _Field(("created_at", "createdAt"), _moment)
-_TEXT: Final = _Field(("text", "content"), partial(_text, most=TEXT_CHARS), needed=True)
-_TODO_TEXT: Final = _Field(("text", "content"), partial(_text, most=TODO_CHARS), needed=True)
-_STATUS: Final = _Field(("status",), _status)
-_FOLDER: Final = _Field(("folder", "path"), partial(_text, most=FOLDER_CHARS), needed=True)
+def _text_schema(most: int) -> Fields:
+    return {"type": "string", "maxLength": most, "pattern": r"\S"}
+
+
+def _text_field(*spellings: str, most: int) -> _Field:
+    return _Field(spellings, partial(_text, most=most), _text_schema(most), needed=True)
+
+
+_CREATED_AT: Final = _Field(("created_at", "createdAt"), _moment, {"type": "string", "format": "date-time"})
+_TEXT: Final = _text_field("text", "content", most=TEXT_CHARS)
+_TODO_TEXT: Final = _text_field("text", "content", most=TODO_CHARS)
+_STATUS: Final = _Field(("status",), _status, {"enum": [*TodoStatus]})
+_FOLDER: Final = _text_field("folder", "path", most=FOLDER_CHARS)
 
 LISTS: Final[Mapping[str, _List]] = {
     "todos": _List(500, (_TODO_TEXT, _STATUS)),
@@ -289,3 +303,63 @@ _READERS: Final[Mapping[str, Callable[..., Any]]] = {
     **{name: part.read for name, part in LISTS.items()},
 }
 PARTS: Final = tuple(_READERS)
+
+_ID_SCHEMA: Final[Fields] = {"anyOf": [{"type": "string", "pattern": f"^{_ID.pattern}$"}, {"type": "integer"}]}
+_NULL: Final[Fields] = {"type": "null"}
+
+
+def _or_null(schema: Fields) -> Fields:
+    return {"anyOf": [schema, _NULL]}
+
+
+def _item_schema(part: _List, *, patch: bool) -> Fields:
+    """Of an item of a list: every field under any of its keys, and those that are needed under one of them."""
+    fields = {key: _or_null(each.schema) for each in part.fields for key in each.spellings}
+    needed = [each.spellings for each in part.fields if each.needed and each.spellings[0] not in (part.defaults or {})]
+    given = [{"anyOf": [_not_null(key) for key in spellings]} for spellings in needed]
+    if patch:
+        given = [{"anyOf": [_not_null("id"), {"allOf": given}]}]
+    if part.defaults is None:
+        given.append(_not_null("id"))
+    item = {"type": "object", "properties": {"id": _or_null(_ID_SCHEMA), **fields}, "allOf": given}
+    return item if part.defaults is None else {"anyOf": [_text_schema(TEXT_CHARS), item]}
+
+
+def _not_null(key: str) -> Fields:
+    return {"required": [key], "properties": {key: {"not": _NULL}}}
+
+
+def state_schema(*, patch: bool = False) -> Fields:
+    """The JSON Schema of a state, or of the state in a patch, in the spellings that it is best sent in.
+
+    What it accepts `read_parts` accepts, but for ids that stand twice in a list and texts of invisible characters.
+    """
+    role = _text_schema(ROLE_CHARS)
+    roles = {
+        "type": "object",
+        "maxProperties": MOST_SUB_AGENTS,
+        "propertyNames": _text_schema(ID_CHARS),
+        "additionalProperties": _or_null(role),
+    }
+    lists = {
+        name: {"type": "array", "maxItems": part.most, "items": _item_schema(part, patch=patch)}
+        for name, part in LISTS.items()
+    }
+    parts = {"role": role, "sub_agent_roles": roles, **lists}
+    return {
+        "type": "object",
+        "properties": {name: _or_null(schema) for name, schema in parts.items()},
+        "additionalProperties": False,
+    }
+
+
+def removed_schema() -> Fields:
+    """The JSON Schema of ids to remove, by part."""
+    ids = {name: {"type": "array", "maxItems": part.most, "items": _ID_SCHEMA} for name, part in LISTS.items()}
+    agents = {"type": "array", "maxItems": MOST_SUB_AGENTS, "items": _text_schema(ID_CHARS)}
+    return {"type": "object", "properties": {**ids, "sub_agent_roles": agents}, "additionalProperties": False}
+
+
+# A state in JSON, for the types of messages that hold one.
+State = Annotated[dict[str, Any], WithJsonSchema(state_schema())]
+PatchedState = Annotated[dict[str, Any], WithJsonSchema(state_schema(patch=True))]

@@ -14,10 +14,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import ModuleType
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Literal, NotRequired, Self
 
 import anyio
 import structlog
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from nexus.core.concurrency import OuterHandler, Pending, supervised
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
@@ -37,6 +39,38 @@ _PAIR: Final = 2
 _MOST_WAITING: Final = 256
 _PAUSE_S: Final = 1.0
 _TASK: Final = "tool_catalog"
+
+
+ToolName = Annotated[str, Field(pattern=f"^{_NAME.pattern}$")]
+
+
+class Parameters(TypedDict, total=False):
+    """The JSON Schema of a tool's parameters, as far as it is checked; `required` names properties."""
+
+    type: Literal["object"]
+    properties: dict[str, dict[str, Any]]
+    required: list[str]
+
+
+class Function(TypedDict):
+    """The part of a definition that a model sees."""
+
+    name: ToolName
+    description: NotRequired[str]
+    parameters: NotRequired[Parameters | None]
+
+
+class ToolDefinition(TypedDict):
+    """A definition in the OpenAI function form, to be registered; at most 64 KiB of JSON, 32 deep."""
+
+    type: NotRequired[Literal["function"]]
+    function: Function
+
+
+class NamedTool(TypedDict):
+    """The tool to unregister."""
+
+    name: ToolName
 
 
 class ToolRegistry:

@@ -79,9 +79,7 @@ class Parts:
         """The content of the answer."""
         built = await self.builder.build(message, within(budget_s))
         if isinstance(built.result, RequestError):
-            content = error_content(built.result)
-            assert isinstance(content, dict)
-            return content
+            return {**error_content(built.result)}
         return built.result
 
 

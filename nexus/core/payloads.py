@@ -1,0 +1,281 @@
+"""What messages carry (contract §1.4, §2, §3, §8): the types of `content` and `metadata` of each topic, and of rows.
+
+The pages under `docs/schemas` and `docs/asyncapi.yaml` are made of these, of `Message` and `Run`, and of the types that
+stand beside what reads them: `RunMetadata`, `ToolDefinition` and the changes of a session's state. A type of what comes
+in describes the form to send; Nexus reads more than that, as docs/contract.md says.
+"""
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from nexus.core.errors import ErrorCode
+from nexus.core.metrics import Part
+from nexus.core.models import Identifier, Metadata, Moment
+
+Count = Annotated[int, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Layout = Literal["dialogue", "agent", "thinking"]
+# Of a person or a model: a text, or parts such as `{"type": "text", "text": …}`.
+Words = str | list[dict[str, Any]]
+
+
+class NestedFunction(TypedDict):
+    """Name and arguments of a call, these as JSON in a text."""
+
+    name: str
+    arguments: str
+
+
+class NestedCall(TypedDict):
+    """A tool call in OpenAI's form."""
+
+    id: str
+    type: Literal["function"]
+    function: NestedFunction
+
+
+class FlatCall(TypedDict):
+    """A tool call with its name and arguments at its top."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] | str
+
+
+class Usage(TypedDict, total=False):
+    """The tokens that a model's answer took."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+
+
+class SessionMetadata(TypedDict, total=False):
+    """The `metadata` of a message about a session."""
+
+    session_id: Identifier | None
+    signature: str
+
+
+class ResultMetadata(SessionMetadata, total=False):
+    """The `metadata` of a result; without `session_id` its session is that of its run."""
+
+    sub_agent_internal: bool
+    agent_id: str
+    phase: str
+
+
+class LlmResult(TypedDict, total=False):
+    """What a model answered; it has a text, calls or both."""
+
+    content: Words | None
+    tool_calls: list[NestedCall | FlatCall] | None
+    usage: Usage
+
+
+class ToolRequest(TypedDict):
+    """A tool call to be carried out; the arguments may be called `arguments`."""
+
+    name: str
+    args: NotRequired[dict[str, Any] | str | None]
+    arguments: NotRequired[dict[str, Any] | str | None]
+    call_id: NotRequired[str]
+
+
+class ToolFailure(TypedDict):
+    """Why a memory tool did not do what it was asked; `retryable`: the same call may succeed later."""
+
+    message: str
+    retryable: bool
+
+
+class ToolResult(TypedDict):
+    """What a tool returned: any JSON in `result`, and which call it answers."""
+
+    result: Any
+    tool_name: NotRequired[str]
+    status: NotRequired[str]
+    execution_success: NotRequired[bool]
+    call_id: NotRequired[str]
+    error: NotRequired[ToolFailure | Any]
+
+
+class AnswerMetadata(TypedDict):
+    """Which request is answered: its id, and the SHA-256 of its bytes."""
+
+    request_id: str
+    request_sha256: Sha256
+    signature: NotRequired[str]
+
+
+class BlockEntry(TypedDict):
+    """What the manifest says of a block, or of a passage of several `messages`."""
+
+    tag: str
+    role: str
+    index: Count
+    messages: NotRequired[Count]
+    place: NotRequired[tuple[Count, Count] | None]
+    tokens: NotRequired[Count]
+    bytes: Count
+    sources: list[str]
+    truncated: Count
+    dropped: Count
+    escaped: Count
+
+
+class HistoryCounts(TypedDict):
+    """Rows that were read, and messages that are shown."""
+
+    fetched: Count
+    merged: Count
+    shown: Count
+    repaired: Count
+
+
+class Prefix(TypedDict):
+    """The leading messages that the next run can share, and the SHA-256 of their compact JSON in OpenAI's form."""
+
+    messages: Count
+    sha256: Sha256
+
+
+class Tokens(TypedDict):
+    """Tokens of messages and tools, how many there may be, and whether they were counted or estimated."""
+
+    used: Count
+    limit: Count
+    tools: Count
+    exact: bool
+
+
+class Manifest(TypedDict):
+    """Where each part of a context comes from: ids, counts and times, no content."""
+
+    layout: Layout
+    blocks: list[BlockEntry]
+    history: HistoryCounts
+    prefix: Prefix
+    tokens: NotRequired[Tokens]
+    notes: list[str]
+    timings_ms: dict[str, Annotated[float, Field(ge=0)]]
+
+
+class OpenAIMessage(TypedDict):
+    """A message of `chat.completions.create`."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Words | None
+    tool_calls: NotRequired[list[NestedCall]]
+    tool_call_id: NotRequired[str]
+
+
+class OpenAITool(TypedDict):
+    """A tool of `chat.completions.create`."""
+
+    type: Literal["function"]
+    function: dict[str, Any]
+
+
+class AnthropicMessage(TypedDict):
+    """A message of `messages.create`."""
+
+    role: Literal["user", "assistant"]
+    content: list[dict[str, Any]]
+
+
+class AnthropicTool(TypedDict):
+    """A tool of `messages.create`."""
+
+    name: str
+    description: NotRequired[str]
+    input_schema: dict[str, Any]
+
+
+class GeminiContent(TypedDict):
+    """One of the `contents` of `models.generate_content`."""
+
+    role: Literal["user", "model"]
+    parts: list[dict[str, Any]]
+
+
+class GeminiSystem(TypedDict):
+    """The `system_instruction` of `models.generate_content`."""
+
+    parts: list[dict[str, Any]]
+
+
+class GeminiTools(TypedDict):
+    """The tools of `models.generate_content`."""
+
+    function_declarations: list[dict[str, Any]]
+
+
+class _Success(TypedDict):
+    status: Literal["success"]
+    layout: Layout
+    context: Manifest
+    degraded: list[Part]
+
+
+class OpenAIContext(_Success):
+    """A context in OpenAI's form."""
+
+    format: NotRequired[Literal["openai"]]
+    messages: list[OpenAIMessage]
+    tools: list[OpenAITool]
+
+
+class AnthropicContext(_Success):
+    """A context in Anthropic's form."""
+
+    format: Literal["anthropic"]
+    system: NotRequired[list[dict[str, Any]]]
+    messages: list[AnthropicMessage]
+    tools: list[AnthropicTool]
+
+
+class GeminiContext(_Success):
+    """A context in Gemini's form."""
+
+    format: Literal["gemini"]
+    system: NotRequired[GeminiSystem]
+    messages: list[GeminiContent]
+    tools: list[GeminiTools]
+
+
+class ErrorDetail(TypedDict):
+    """What is wrong and where; `retryable`: a new request may succeed, after `retry_after_ms` where that is known."""
+
+    code: ErrorCode
+    message: str
+    retryable: bool
+    retry_after_ms: NotRequired[Count]
+
+
+class ErrorContent(TypedDict):
+    """The content of an error answer; both lists are empty."""
+
+    status: Literal["error"]
+    error: ErrorDetail
+    messages: Annotated[list[Any], Field(max_length=0)]
+    tools: Annotated[list[Any], Field(max_length=0)]
+
+
+Answer = OpenAIContext | AnthropicContext | GeminiContext | ErrorContent
+
+
+class StoredRow(TypedDict):
+    """A recorded message, as in the collection `messages`; `timestamp` is a date there, in JSON `{"$date": …}`."""
+
+    _id: NotRequired[Any]
+    id: Identifier
+    run_id: Identifier
+    owner_key: Identifier
+    session_id: Identifier
+    role: Literal["HUMAN", "AI", "TOOL"]
+    content: Any
+    timestamp: Moment | dict[Literal["$date"], str | int | dict[str, str]]
+    metadata: Metadata
