@@ -265,7 +265,8 @@ class ContextBuilder:
                 await start.recorded()
         manifest = content["context"]
         if reasons := Counter(each.why for each in manifest["left_out"]):
-            _log.debug("left_out", request_id=request.request_id, **{why.name.lower(): reasons[why] for why in reasons})
+            reason = ", ".join(f"{amount} {why.name.lower()}" for why, amount in reasons.items())
+            _log.debug("left_out", request_id=request.request_id, reason=reason)
         for why, amount in reasons.items():
             self._metrics.left_out(why, amount)
         published = {**manifest, "left_out": listed(manifest["left_out"]), "timings_ms": timings.ms}
