@@ -43,6 +43,7 @@ _TRIGGERS: Final = {"tool": "the model", "automatic": "the service", "operator":
 _AUDIT: Final = {
     "MESSAGES": "messages",
     "IN CONTEXT": "in_context",
+    "NOT SHOWN": "not_shown",
     "SUMMARISED": "summarised",
     "REMOVED BY RETENTION": "removed",
     "LOST": "lost",

@@ -3,12 +3,13 @@
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import count
 from typing import Annotated, Any, Final, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 # Row ids have the form of a MongoDB ObjectId: seconds, five random bytes for the process, and a counter.
@@ -22,11 +23,17 @@ LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 # Keys in the metadata of a message or row: it is internal to a sub-agent, and the id of that sub-agent.
 INTERNAL: Final = "sub_agent_internal"
 AGENT_ID: Final = "agent_id"
+# The session of rows that name none.
+DEFAULT_SESSION: Final = "default"
 # A document as a store keeps it.
 Row = dict[str, Any]
 MAX_ID_CHARS: Final = 256
 AMBIGUOUS_ID: Final = "NUL, U+FFFD and half a surrogate pair are not allowed in an id"
 _AMBIGUOUS: Final = re.compile("[\0\ud800-\udfff\ufffd]")
+# Seconds since 1970 are milliseconds from here on: 1973, or the year 5138.
+_MILLISECONDS: Final = 100_000_000_000
+_EARLIEST: Final = 100_000_000
+_EPOCH: Final = re.compile(r"\d{9,13}(?:\.\d+)?")
 # How far ahead a sender's clock may be.
 _MOST_AHEAD: Final = timedelta(seconds=300)
 
@@ -57,13 +64,76 @@ class Topics:
 
 
 class Role(StrEnum):
-    """The speaker of a message."""
+    """The speaker of a message. Other systems' names for it, in any case, are read as the same (contract §11)."""
 
     HUMAN = "HUMAN"
     AI = "AI"
     SYSTEM = "SYSTEM"
     TOOL = "TOOL"
     COMMAND = "COMMAND"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Role | None":
+        return _ROLES.get(value.lower()) if isinstance(value, str) else None
+
+
+_ROLES: Final[Mapping[str, Role]] = {
+    **{role.value.lower(): role for role in Role},
+    **dict.fromkeys(("user", "humanmessage", "humanmessagechunk"), Role.HUMAN),
+    **dict.fromkeys(("assistant", "model", "aimessage", "aimessagechunk"), Role.AI),
+    **dict.fromkeys(("function", "toolmessage", "functionmessage", "tool_result"), Role.TOOL),
+    **dict.fromkeys(("developer", "systemmessage"), Role.SYSTEM),
+    # Items of OpenAI's Responses API have no role.
+    **dict.fromkeys(("function_call", "custom_tool_call", "reasoning"), Role.AI),
+    **dict.fromkeys(("function_call_output", "custom_tool_call_output"), Role.TOOL),
+}
+# Where messages of other systems hold what they say, beside or in place of `content`; and which call a result answers.
+_SAID: Final = frozenset(
+    {
+        *("tool_calls", "invalid_tool_calls", "function_call", "refusal", "parts", "text", "data", "audio", "output"),
+        *("additional_kwargs", "reasoning_content", "arguments", "input", "summary", "encrypted_content"),
+    }
+)
+_ABOUT: Final = frozenset({"tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status"})
+BESIDE_CONTENT: Final = _SAID | _ABOUT
+_ENVELOPE: Final = frozenset({"id", "run_id", "owner_key", "role", "content", "timestamp", "metadata"})
+
+
+def read_role(value: Any) -> Role | None:
+    """The role with this name, in any spelling that is known; None for anything else."""
+    try:
+        return Role(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def role_of(message: Mapping[str, Any]) -> Role | None:
+    """The role of a message of any system; LangChain's messages and items of OpenAI's have a `type` instead."""
+    return read_role(message.get("role", message.get("type")))
+
+
+def gathered(message: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Content and metadata of a message, with what it holds beside them moved there."""
+    content, metadata = message.get("content"), message.get("metadata")
+    if message.keys().isdisjoint(BESIDE_CONTENT):
+        return content, metadata
+    is_item = "role" not in message and read_role(message.get("type")) is not None and "data" not in message
+    names = message.keys() - _ENVELOPE if is_item else message.keys() & (_SAID if content is None else _SAID - {"text"})
+    said = {name: message[name] for name in names if message[name] is not None}
+    if role_of(message) is Role.TOOL:
+        known = metadata if isinstance(metadata, Mapping) else {}
+        about = {name: message[name] for name in message.keys() & _ABOUT if message[name] is not None}
+        if content is None and said:
+            kept = next((said[name] for name in ("output", "data", "parts", "text") if name in said), None)
+            content = {**said["data"]} if kept is said.get("data") and isinstance(kept, Mapping) else kept
+            about |= (
+                {"tool_call_id": content.get("tool_call_id")} if isinstance(content, Mapping) and "data" in said else {}
+            )
+        return content, {**about, **known}
+    if not said:
+        return content, metadata
+    typed = {"type": message["type"]} if isinstance(message.get("type"), str) and ("data" in said or is_item) else {}
+    return {**said, **typed, **({} if content is None else {"content": content})}, metadata
 
 
 def utc_now() -> datetime:
@@ -77,11 +147,21 @@ def as_utc(moment: datetime) -> datetime:
 
 
 def parse_moment(value: Any) -> datetime | None:
-    """An aware UTC datetime from an aware or naive (UTC) datetime or an ISO 8601 text; None when it cannot be read."""
+    """An aware UTC datetime; None when it cannot be read.
+
+    Read are aware and naive (UTC) datetimes, ISO 8601 texts, and numbers, or texts of digits, of seconds or
+    milliseconds since 1970; a number of less than three years is no time.
+    """
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value.strip().upper())
         except ValueError:
+            value = float(value) if _EPOCH.fullmatch(value.strip()) else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = value if value < _MILLISECONDS else value / 1_000
+        try:
+            return datetime.fromtimestamp(seconds, UTC) if seconds >= _EARLIEST else None
+        except (ValueError, OverflowError, OSError):
             return None
     if not isinstance(value, datetime):
         return None
@@ -156,7 +236,9 @@ class _WireModel(BaseModel):
 
 
 class Message(_WireModel):
-    """One envelope. Unknown extra fields are ignored; a naive timestamp is UTC; `metadata: null` is `{}`.
+    """One envelope. A naive timestamp is UTC; `metadata: null` is `{}`.
+
+    Fields in which other systems hold what they say become part of `content` (`gathered`); others are ignored.
 
     `content` is whatever JSON the topic calls for. Treat it as read-only: a frozen model does not freeze what it holds.
     """
@@ -168,6 +250,15 @@ class Message(_WireModel):
     content: Any = None
     timestamp: Moment = Field(default_factory=utc_now)
     metadata: Metadata = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.keys() <= _ENVELOPE:
+            return given
+        content, metadata = gathered(given)
+        role = {} if "role" in given else {"role": given["type"]} if "type" in given else {}
+        return {**given, **role, "content": content, "metadata": metadata}
 
 
 def trusted_time(message: Message) -> datetime:

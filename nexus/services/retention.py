@@ -30,7 +30,7 @@ import structlog
 from nexus.core.concurrency import OuterHandler, report_fault
 from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics
-from nexus.core.models import is_internal, parse_moment, utc_now
+from nexus.core.models import DEFAULT_SESSION, is_internal, parse_moment, utc_now
 from nexus.core.ports import DeadLetters, Row, Store
 from nexus.core.ports.retention import Kind, Removable
 from nexus.core.turns import CLOSE, OVER
@@ -170,7 +170,7 @@ class _Pass:
             page = await self._store.retention.stored_before(kind, stored_before, after=after, limit=_HEADERS_AT_ONCE)
             sessions: defaultdict[_Key, list[Row]] = defaultdict(list)
             for header in page:
-                owner, session = header.get("owner_key"), header.get("session_id")
+                owner, session = header.get("owner_key"), header.get("session_id") or DEFAULT_SESSION
                 if isinstance(owner, str) and isinstance(session, str):
                     sessions[owner, session].append(header)
             for key, headers in sessions.items():
@@ -344,7 +344,7 @@ class _Pass:
         rows: list[Row] = []
         for first in range(0, len(row_ids), _ROWS_AT_ONCE):
             rows += await self._store.retention.rows_of_ids(key[0], row_ids[first : first + _ROWS_AT_ONCE])
-        return [row for row in rows if row.get("session_id") == key[1]]
+        return [row for row in rows if (row.get("session_id") or DEFAULT_SESSION) == key[1]]
 
     async def _remove(self, kind: Removable, owner_key: str, ids: Sequence[str]) -> None:
         for first in range(0, len(ids), _ROWS_AT_ONCE):

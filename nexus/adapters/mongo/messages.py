@@ -34,6 +34,7 @@ from nexus.adapters.mongo.client import (
 )
 from nexus.adapters.mongo.projections import BOUNDED, HEADER, WHOLE_TEXTS, excerpt
 from nexus.adapters.mongo.schema import (
+    HUMAN,
     INTERNAL_IN_SESSION,
     NEWEST_FIRST,
     NO_TEXT_TIME,
@@ -48,9 +49,10 @@ from nexus.adapters.mongo.schema import (
     internal_to,
     newest_first,
     of_run,
-    of_session,
     origin_of,
+    rows_of_session,
     seen_by,
+    unchanged,
 )
 from nexus.adapters.mongo.search import Search
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
@@ -149,11 +151,19 @@ class MongoMessages(Operations):
         return {row["id"] for row in await self._messages.find(query, _ID_ALONE).to_list(None)}
 
     @driver_call
+    async def update_message(
+        self, owner_key: str, row_id: str, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
+    ) -> bool:
+        """Change fields of the row with this `_id` where those in `seen` still have these values."""
+        query = {"_id": id_of(row_id), "owner_key": {"$eq": owner_key}, **unchanged(seen)}
+        return bool((await self._messages.update_one(query, {"$set": dict(changes)})).matched_count)
+
+    @driver_call
     async def session_messages(
         self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
     ) -> list[Row]:
         """Up to `limit` rows of a session after the newest `skip`, newest first, of any role."""
-        query = {**of_session(owner_key, session_id), **seen_by(sub_agent)}
+        query = {**rows_of_session(owner_key, session_id), **seen_by(sub_agent)}
         # The index is named: where thousands of the newest rows are not shown, the server's trials of plans find none
         # better than another, take the owner's, and are held again for every other session.
         return await self._rows.newest(query, limit=limit, skip=skip, index=OF_SESSION)
@@ -192,7 +202,7 @@ class MongoMessages(Operations):
         without_run: str | None = None,
     ) -> list[Row]:
         """Up to `limit` rows of a session that have `text` in them, newest first."""
-        search = Search(of_session(owner_key, session_id), text, texts_of, tuple(without_tools), without_run)
+        search = Search(rows_of_session(owner_key, session_id), text, texts_of, tuple(without_tools), without_run)
         return await search.run(partial(self._rows.newest, only=WHOLE_TEXTS), limit=limit)
 
     @driver_call
@@ -206,18 +216,18 @@ class MongoMessages(Operations):
     @driver_call
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""
-        query = {**of_session(owner_key, session_id), "role": "HUMAN", **NOT_INTERNAL}
+        query = {**rows_of_session(owner_key, session_id), "role": HUMAN, **NOT_INTERNAL}
         return await self._rows.oldest(query, index=OF_SESSION)
 
     @driver_call
     async def run_input(self, owner_key: str, run_id: str) -> Row | None:
         """The oldest row of role HUMAN of a run that is not internal to a sub-agent."""
-        return await self._rows.oldest({**of_run(owner_key, run_id), "role": "HUMAN", **NOT_INTERNAL})
+        return await self._rows.oldest({**of_run(owner_key, run_id), "role": HUMAN, **NOT_INTERNAL})
 
     @driver_call
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's human input was recorded."""
-        query = {**of_run(owner_key, run_id), "role": "HUMAN"}
+        query = {**of_run(owner_key, run_id), "role": HUMAN}
         return origin_of(await read_one(self._messages, query, _ORIGIN, OLDEST_FIRST) or {})
 
 
@@ -351,7 +361,7 @@ class Tails:
     def __init__(self, rows: Rows, owner_key: str, session_id: str, tail: Tail, *, oldest_first: bool) -> None:
         self._rows = rows
         self._owner_key = owner_key
-        self._session = of_session(owner_key, session_id)
+        self._session = rows_of_session(owner_key, session_id)
         self._tail = tail
         self._oldest_first = oldest_first
         order: Order = _FIRST_STORED_FIRST if oldest_first else _LAST_STORED_FIRST

@@ -19,9 +19,18 @@ from nexus.core.ports.store import (
 Expression = Any
 
 HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
+# Where rows of other writers say which call they answer, and where they hold what they say (`models.gathered`).
+_ABOUT: Final = dict.fromkeys(
+    ("type", "tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status", "refusal"), 1
+)
+_SAID: Final = (
+    *("tool_calls", "invalid_tool_calls", "function_call", "additional_kwargs", "parts", "text", "data", "audio"),
+    *("output", "arguments", "input"),
+)
 # Of metadata that are too large, what is left besides the tool calls.
 _KEPT: Final = (
-    *("source", "has_tool_calls", "tool_name", "status", "execution_success", "call_id", "usage", "phase"),
+    *("source", "has_tool_calls", "tool_name", "status", "execution_success", "call_id", "usage", "phase", "left_out"),
+    *("tool_call_id", "tool_use_id", "is_error", "name"),
     *(INTERNAL, AGENT_ID),
 )
 _LARGEST: Final = 1 << 16
@@ -35,8 +44,8 @@ def excerpt(chars: int, mark: str = "") -> dict[str, Any]:
 
     `mark` comes between the two, with the number of those that are left out in the place of `{}`.
     """
-    text = _if(_is_type(_CONTENT, "string"), _ends(chars, mark), _bounded_value())
-    return {**HEADER, "content": _of_large_rows(text, _CONTENT, min(2 * chars, _LARGEST)), "metadata": _METADATA}
+    text = _if(_is_type(_CONTENT, "string"), _ends(chars, mark), _bounded_value(_CONTENT))
+    return {**_OTHERS, "content": _of_large_rows(text, _CONTENT, min(2 * chars, _LARGEST)), "metadata": _METADATA}
 
 
 def _ends(chars: int, mark: str) -> Expression:
@@ -48,10 +57,18 @@ def _ends(chars: int, mark: str) -> Expression:
     return _if({"$gt": [{"$strLenBytes": _CONTENT}, 2 * chars]}, long, _CONTENT)
 
 
-def _bounded_value() -> Expression:
-    size = _size(_CONTENT)
-    is_large = {"$and": [{"$ne": [{"$type": _CONTENT}, "string"]}, {"$gt": [size, _LARGEST]}]}
-    return _if(is_large, {"$concat": _filled(VALUE_LEFT_OUT, size)}, _CONTENT)
+def _bounded_value(value: str) -> Expression:
+    size = _size(value)
+    is_large = {"$and": [{"$ne": [{"$type": value}, "string"]}, {"$gt": [size, _LARGEST]}]}
+    return _if(is_large, {"$concat": _filled(VALUE_LEFT_OUT, size)}, value)
+
+
+def _beside(name: str) -> Expression:
+    """What stands beside the content; in a large row what is large is left out, a text too."""
+    size = _size(f"${name}")
+    return _of_large_rows(
+        _if({"$gt": [size, _LARGEST]}, {"$concat": _filled(VALUE_LEFT_OUT, size)}, f"${name}"), f"${name}", _LARGEST
+    )
 
 
 def _bounded_metadata() -> Expression:
@@ -67,6 +84,9 @@ def _bounded_metadata() -> Expression:
     beyond = {"$subtract": [{"$size": _CALLS}, MOST_CALLS]}
     of_calls = {"tool_calls": calls, CALLS_LEFT_OUT: _if({"$gt": [beyond, 0]}, beyond, "$$REMOVE")}
     are_calls = {name: _if({"$isArray": _CALLS}, value, "$$REMOVE") for name, value in of_calls.items()}
+    # A message as it came may be what is large, and its calls are not.
+    small = {"tool_calls": _CALLS, CALLS_LEFT_OUT: "$$REMOVE"}
+    are_calls = {name: _if({"$gt": [_size(_CALLS), _LARGEST]}, value, small[name]) for name, value in are_calls.items()}
     return _if(is_large, {**kept, **are_calls}, "$metadata")
 
 
@@ -93,6 +113,11 @@ def _filled(mark: str, count: Expression) -> list[Expression]:
 
 
 _METADATA: Final = _of_large_rows(_bounded_metadata(), "$metadata", _LARGEST)
+_OTHERS: Final = {**HEADER, **_ABOUT, **{name: _beside(name) for name in _SAID}}
 # Rows as `MessageStore` gives them, and with texts of any length.
 BOUNDED: Final = excerpt(LONGEST_CONTENT // 2, LEFT_OUT)
-WHOLE_TEXTS: Final = {**HEADER, "content": _of_large_rows(_bounded_value(), _CONTENT, _LARGEST), "metadata": _METADATA}
+WHOLE_TEXTS: Final = {
+    **_OTHERS,
+    "content": _of_large_rows(_bounded_value(_CONTENT), _CONTENT, _LARGEST),
+    "metadata": _METADATA,
+}

@@ -10,7 +10,7 @@ from pymongo.errors import DuplicateKeyError
 
 from nexus.adapters.mongo.client import Calls, Operations, driver_call
 from nexus.adapters.mongo.projections import HEADER
-from nexus.adapters.mongo.schema import id_of, id_text, of_session, unchanged
+from nexus.adapters.mongo.schema import id_of, id_text, rows_of_session, unchanged
 from nexus.core.models import INTERNAL
 from nexus.core.ports import Row
 from nexus.core.ports.retention import HEADERS, Kind, Removable
@@ -66,7 +66,7 @@ class MongoRetention(Operations):
     @driver_call
     async def rows_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
         """Headers of the rows of these runs in a session, in any order."""
-        query = {**of_session(owner_key, session_id), "run_id": {"$in": list(run_ids)}}
+        query = {**rows_of_session(owner_key, session_id), "run_id": {"$in": list(run_ids)}}
         return _named(await self._collections["messages"].find(query, _ROW).to_list(None))
 
     @driver_call

@@ -19,7 +19,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from nexus.adapters.mongo.client import Calls
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import AGENT_ID, INTERNAL, LONG_AGO, is_object_id, named_agent, parse_moment
+from nexus.core.models import AGENT_ID, DEFAULT_SESSION, INTERNAL, LONG_AGO, is_object_id, named_agent, parse_moment
 from nexus.core.ports import Inventory, Row, RunOrigin
 
 
@@ -55,7 +55,14 @@ EXACT_CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
 CODEC: Final = EXACT_CODEC.with_options(type_registry=TypeRegistry([_NoReferences(), _NoCode()]))
 NEWEST_FIRST: Final = [("timestamp", DESCENDING), ("_id", DESCENDING)]
 OLDEST_FIRST: Final = [("timestamp", ASCENDING), ("_id", ASCENDING)]
-NOT_SHOWN: Final = [form for role in ("TOOL", "SYSTEM", "COMMAND") for form in (role, role.lower(), role.title())]
+
+
+def _spelled(*roles: str) -> list[str]:
+    return [form for role in roles for form in (role.upper(), role, role.title())]
+
+
+NOT_SHOWN: Final = [*_spelled("tool", "system", "command", "function", "developer"), "toolMessage"]
+HUMAN: Final = {"$in": _spelled("human", "user")}
 NOT_INTERNAL: Final = {f"metadata.{INTERNAL}": {"$ne": True}}
 ONLY_INTERNAL: Final = {f"metadata.{INTERNAL}": True}
 TEXT_TIME: Final = {"timestamp": {"$type": "string"}}
@@ -249,6 +256,12 @@ def of_session(owner_key: str, session_id: str) -> dict[str, Any]:
 def of_run(owner_key: str, run_id: str) -> dict[str, Any]:
     """The condition for the documents of a run."""
     return {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
+
+
+def rows_of_session(owner_key: str, session_id: str) -> dict[str, Any]:
+    """The condition for the recorded messages of a session; rows that name none are of the default one."""
+    session = {"$in": [DEFAULT_SESSION, None]} if session_id == DEFAULT_SESSION else {"$eq": session_id}
+    return {"owner_key": {"$eq": owner_key}, "session_id": session}
 
 
 def seen_by(sub_agent: str | None) -> dict[str, Any]:

@@ -18,9 +18,11 @@ Newest: TypeAlias = Callable[..., Awaitable[list[Row]]]
 
 _STRUCTURED: Final[Row] = {"$type": ["object", "array"]}
 _CALLS: Final = "metadata.tool_calls"
-# Calls are stored flat or nested.
-_NAMES: Final = ("name", "function.name")
-_ARGUMENTS: Final = ("arguments", "function.arguments")
+# Calls are stored flat or nested, and rows of other writers have other names (contract §11).
+_NAMES: Final = ("name", "function.name", "custom.name")
+_ARGUMENTS: Final = ("arguments", "function.arguments", "args", "input", "custom.input")
+# Where rows of other writers hold what they say.
+_BESIDE: Final = ("tool_calls", "parts", "data", "additional_kwargs")
 # JSON text that is not what a tool is given.
 _ESCAPED: Final[Row] = {"$regex": r"\\"}
 _STRUCTURED_PAGE: Final = 100
@@ -53,7 +55,8 @@ class Search:
     async def _structured(self, newest: Newest, limit: int) -> list[Row]:
         """Finds in objects, lists and escaped JSON, for which the server has no pattern."""
         in_calls = [self._in_a_call(field, each) for field in _ARGUMENTS for each in (_STRUCTURED, _ESCAPED)]
-        query = {**self._searched(), "$or": [{"content": _STRUCTURED}, *in_calls]}
+        beside = [{name: _STRUCTURED} for name in ("content", *_BESIDE)]
+        query = {**self._searched(), "$or": [*beside, *in_calls]}
         phrase = re.compile(re.escape(self.text), re.IGNORECASE)
         finds: list[Row] = []
         for skip in range(0, STRUCTURED_SEARCHED, _STRUCTURED_PAGE):

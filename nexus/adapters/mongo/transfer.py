@@ -33,7 +33,7 @@ from nexus.adapters.mongo.client import (
     insert_until_duplicate,
     read_one,
 )
-from nexus.adapters.mongo.schema import EXACT_CODEC, STORED_IN_SESSION, id_text, of_session
+from nexus.adapters.mongo.schema import EXACT_CODEC, STORED_IN_SESSION, id_text, rows_of_session
 from nexus.core.ports import Row
 
 _PAGE: Final = 500
@@ -135,7 +135,7 @@ class MongoTransfer(Operations):
     @driver_call
     async def count_rows(self, owner_key: str, session_id: str) -> int:
         """How many rows a session has."""
-        return int(await self._messages.count_documents(of_session(owner_key, session_id)))
+        return int(await self._messages.count_documents(rows_of_session(owner_key, session_id)))
 
     async def rows(self, owner_key: str, session_id: str) -> AsyncGenerator[list[Row]]:
         """All rows of a session in the order of their `_id`s, in pages.
@@ -143,7 +143,7 @@ class MongoTransfer(Operations):
         MongoDB compares `_id`s within one type only. So rows whose `_id` is no ObjectId are read first, and counted
         off; there are none where Nexus alone writes.
         """
-        session = of_session(owner_key, session_id)
+        session = rows_of_session(owner_key, session_id)
         read = 0
         while page := await self._page({**session, **_FOREIGN}, read):
             yield [to_json(row) for row in page]
@@ -157,12 +157,16 @@ class MongoTransfer(Operations):
     async def find_elsewhere(self, owner_key: str, session_id: str, rows: Sequence[Row]) -> Row | None:
         """A row of another session whose `_id`, or whose owner and `id`, one of these rows has."""
         ids = [from_json(row["_id"]) for row in rows]
-        query = {"_id": {"$in": ids}, "$nor": [of_session(owner_key, session_id)]}
+        query = {"_id": {"$in": ids}, "$nor": [rows_of_session(owner_key, session_id)]}
         found = await read_one(self._messages, query, _WHERE)
         if found is None:
             # What the unique index covers: rows of other writers without an `id` do not stand in each other's way.
             message_ids = {"$in": [row["id"] for row in rows if isinstance(row.get("id"), str)], "$gt": ""}
-            query = {"owner_key": {"$eq": owner_key}, "id": message_ids, "session_id": {"$ne": session_id}}
+            query = {
+                "owner_key": {"$eq": owner_key},
+                "id": message_ids,
+                "$nor": [rows_of_session(owner_key, session_id)],
+            }
             found = await read_one(self._messages, query, _WHERE)
         return found and to_json(found)
 

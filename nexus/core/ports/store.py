@@ -107,6 +107,11 @@ class MessageStore(Protocol):
     async def recorded_ids(self, owner_key: str, message_ids: Sequence[str]) -> set[str]:
         """Those of these `id`s that the owner has rows of."""
 
+    async def update_message(
+        self, owner_key: str, row_id: str, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
+    ) -> bool:
+        """Change fields of the row with this `_id` where those in `seen` still have these values; whether they had."""
+
     async def session_messages(
         self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
     ) -> list[Row]:

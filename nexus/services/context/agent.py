@@ -43,11 +43,11 @@ from nexus.services.context.memory_blocks import (
 )
 from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position, what_to_pin
 from nexus.services.context.prompts import identity_block
-from nexus.services.context.run_prefix import RunView
+from nexus.services.context.run_prefix import RunView, results_of_earlier_runs
 from nexus.services.context.session import Recalled, RunMemory, SessionSources
 from nexus.services.history.reader import UntilShown
 from nexus.services.history.rows import MAIN, Agent, missing_role
-from nexus.services.history.transcript import Admitted, Window, admit
+from nexus.services.history.transcript import Admitted, TranscriptMessage, Window, admit
 from nexus.services.session_state.state import SessionState
 from nexus.services.text.escape import CountingEscape
 from nexus.services.text.tokens import Measure
@@ -59,6 +59,7 @@ class AgentInput:
 
     Attributes:
         window: the part of the session that is shown.
+        results: those of its calls that come with the request.
         remembered: the goal, and the turns whose input the window does not show.
         settled: session and memory were read completely, and no summary is about to be replaced.
         role: the pinned role; `""` for none.
@@ -71,6 +72,7 @@ class AgentInput:
 
     window: Window
     current_input: str
+    results: Sequence[TranscriptMessage] = ()
     agent: Agent = MAIN
     remembered: Remembered = NOTHING
     settled: bool = True
@@ -168,6 +170,7 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
         remembered=recalled.remembered,
         settled=not missing and (is_by_model or not settings.summaries_by_model),
         current_input=request.current_input,
+        results=results_of_earlier_runs(request),
         agent=request.agent,
         role=role,
         state=state,
@@ -238,7 +241,7 @@ def fit_agent(given: AgentInput, budget: Budget, window: WindowSettings) -> Asse
 def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
     """The messages up to the current input, in at most the tokens of `room`; None for as many as they need."""
     window, snapshot = given.window, given.snapshot
-    past = admit(window.messages, "history", going_on=True)
+    past = admit([*window.messages, *given.results], "history", going_on=True)
     opening = instructions(given.agent)
     stable_opening = len(opening)
     opening += [working_memory_block(snapshot)] if snapshot else []

@@ -56,7 +56,16 @@ from nexus.services.context.gather import (
 from nexus.services.context.pinned import is_role_given
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.request import BuildRequest, Deadline, read_request
-from nexus.services.context.run_prefix import RunPrefix, RunView, ThinkingView, in_format, run_messages
+from nexus.services.context.run_prefix import (
+    IMAGE_TOKENS,
+    RunPrefix,
+    RunView,
+    ThinkingView,
+    images_of,
+    in_format,
+    run_messages,
+    with_images,
+)
 from nexus.services.context.session import (
     NOT_COMPACTED,
     CompactionCooldown,
@@ -236,18 +245,20 @@ class ContextBuilder:
         outbox_waiting: bool = False,
     ) -> Build:
         settings = self.settings
+        limit = settings.window.limit(request.layout, request.context_window)
+        images = images_of(request, limit)
         budget = Budget.of(
             self._counter,
             layout=request.layout,
             form=request.form,
-            limit=settings.window.limit(request.layout, request.context_window),
+            limit=limit - IMAGE_TOKENS * len(images[0]),
             tools=offered(self._sources.tools, request),
             run=run.messages if run else (),
             always=settings.count_tokens == "always",
         )
         read_until = anyio.current_time() + deadline.left_s * _GATHERING
         row = self._sources.conversation.input_row(request.human, request.current_input, request.origin)
-        return Build(request, settings, read_until, budget, row, run_chars, unrecorded, outbox_waiting)
+        return Build(request, settings, read_until, budget, row, images, run_chars, unrecorded, outbox_waiting)
 
     async def _content(self, build: Build, start: RunStart, timings: _Timings) -> dict[str, Any]:
         """The content of the answer, when the run's input is recorded."""
@@ -384,7 +395,8 @@ def _closed(build: Build, prefix: RunPrefix) -> dict[str, Any]:
     if found := faults(content["messages"]):
         _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))
         raise RequestError(ErrorCode.INTERNAL, "the message list would not be one that providers accept")
-    return in_format(request.form, content)
+    # The input is the last of the layout's own messages.
+    return in_format(request.form, with_images(content, len(prefix.messages) - 1, *build.images))
 
 
 def _may_begin(request: BuildRequest) -> bool:

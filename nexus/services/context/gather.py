@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup
 from nexus.core.concurrency import OuterHandler, ungrouped
 from nexus.core.errors import NexusError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, Part
+from nexus.core.models import DEFAULT_SESSION, LeftOut, Role, Topics
 from nexus.core.ports import (
     DocumentStore,
     MemorySource,
@@ -33,11 +34,13 @@ from nexus.core.ports import (
     TurnSource,
 )
 from nexus.core.turns import Level, TurnStart
+from nexus.core.wire import compact
 from nexus.services.context.budget import Budget, WindowSettings
 from nexus.services.context.pinned import PINNED_FROM_END, Placement
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.run_prefix import prefix_key
-from nexus.services.history.recorder import DEFAULT_SESSION
+from nexus.services.history.forms import Media
+from nexus.services.history.rows import internal_marks
 from nexus.services.persistence import PersistenceService
 from nexus.services.session_state.state import SessionState
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
@@ -97,6 +100,7 @@ class Build(NamedTuple):
         read_until: when reading ends, by `anyio.current_time()`; the request's deadline is later.
         budget: the tokens of the context, with the tools that are offered now.
         input_row: the run's human input as a row.
+        images: those of the input that are passed on, and what else of it is no text.
         run_chars: about how many characters the run's later messages hold.
         unrecorded: how many of the messages that the request is to come after (`after`) are not recorded.
         outbox_waiting: recorded rows of some owner wait in the outbox.
@@ -107,6 +111,7 @@ class Build(NamedTuple):
     read_until: float
     budget: Budget
     input_row: Row
+    images: tuple[Sequence[Media], list[LeftOut]] = ((), [])
     run_chars: int = 0
     unrecorded: int = 0
     outbox_waiting: bool = False
@@ -318,6 +323,7 @@ class RunStart:
             return
         self._begun = True
         request = self._build.request
+        self._record_further()
         if goal is not None and request.continuation:
             has_rounds = request.layout == "thinking" and request.turn.thinking_rounds
             if has_rounds or request.turn.task_context not in {"", goal}:
@@ -354,6 +360,17 @@ class RunStart:
             except StoreUnavailableError as error:
                 _log.warning("input_not_recorded", request_id=build.request.request_id, reason=str(error))
         self._insert_over.set()
+
+    def _record_further(self) -> None:
+        """Have recorded what the person said since; where there is no room, the run's next request brings it again."""
+        request = self._build.request
+        # Named, since the ledger may not know yet where the run belongs.
+        belongs = {"session_id": request.session_id, **internal_marks(request.origin.sub_agent)}
+        for message in request.later:
+            if message.role is Role.HUMAN:
+                named = message.model_copy(update={"metadata": {**message.metadata, **belongs}})
+                if not self._sources.conversation.offer(Topics.RUNS_INPUT, named, len(compact(message.content))):
+                    _log.warning("input_not_recorded", message_id=message.id, reason="too much is waiting")
 
     def _offer_turn(self) -> None:
         request = self._build.request

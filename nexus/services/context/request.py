@@ -22,6 +22,7 @@ from nexus.core.ports import RunOrigin
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.wire import explain
 from nexus.services.context.formats import FORMATS
+from nexus.services.history.forms import Input, Media, read_input
 from nexus.services.history.rows import (
     MAIN,
     Agent,
@@ -34,7 +35,6 @@ from nexus.services.history.rows import (
 )
 from nexus.services.session_state.merge import read_session_id
 from nexus.services.session_state.state import SessionState, State, read_state
-from nexus.services.text.content import text_of_parts
 from nexus.services.text.escape import canonical
 
 MAX_INPUT_CHARS: Final = 32_000
@@ -51,6 +51,7 @@ MOST_ROUNDS: Final = 100
 LARGEST_NUMBER: Final = 1_000_000_000
 
 _NO_STATE: Final = SessionState()
+_NAMED: Final = frozenset({"id", "run_id", "owner_key", "timestamp"})
 _RUN: Final = TypeAdapter(Run)
 
 
@@ -120,8 +121,9 @@ class BuildRequest(NamedTuple):
 
     Attributes:
         request_id: the id of the request's message.
-        human: the run's first HUMAN message.
-        current_input: its text.
+        human: the run's first HUMAN message that says something.
+        current_input: its text, with words for images and the like.
+        media: those, in their order.
         later: the run's messages after it; with any, the request is a continuation (contract §4.6).
         user_profile: the profile in the request; None for the stored one.
         moment: the run's own time; None when none or unreadable.
@@ -153,6 +155,7 @@ class BuildRequest(NamedTuple):
     after: tuple[str, ...]
     notes: tuple[str, ...]
     origin: RunOrigin
+    media: tuple[Media, ...] = ()
 
     @property
     def continuation(self) -> bool:
@@ -214,11 +217,9 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     form = _given(metadata, "format", DEFAULT_FORMAT)
     if not isinstance(form, str) or form not in FORMATS:
         raise invalid_request(unknown_value("run.metadata.format", form, FORMATS))
-    roles = [item.role for item in run.history]
-    if Role.HUMAN not in roles:
-        raise invalid_request("run.history: a message of role HUMAN is needed")
-    index = roles.index(Role.HUMAN)
+    index = _input_index(run)
     human = run.history[index]
+    given = _read_input(human.content, index)
     agent, state, notes = _read_agency(metadata, strictly=layout == "agent")
     turn, turn_notes = read_turn_metadata(metadata, layout)
     notes += turn_notes
@@ -233,7 +234,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         layout=layout,
         form=form,
         human=human,
-        current_input=_read_input(human.content, index),
+        current_input=given.text,
         later=tuple(run.history[index + 1 :]),
         user_profile=_read_profile(metadata, run.owner_key),
         moment=moment,
@@ -245,6 +246,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         after=_read_after(message.metadata),
         notes=tuple(notes),
         origin=RunOrigin(session_id, sub_agent),
+        media=given.media,
     )
 
 
@@ -269,18 +271,28 @@ def _whole(value: Any) -> int | None:
     return int(value) if is_whole and not isinstance(value, bool) else None
 
 
-def _read_input(content: Any, index: int) -> str:
+def _input_index(run: Run) -> int:
+    """The place of the run's input: results of tools may come under a human's name, and are none."""
+    humans = [index for index, item in enumerate(run.history) if item.role is Role.HUMAN]
+    if not humans:
+        raise invalid_request("run.history: a message of role HUMAN is needed")
+    return next(
+        (index for index in humans if (said := read_input(run.history[index].content)) and said.text), humans[0]
+    )
+
+
+def _read_input(content: Any, index: int) -> Input:
     where = f"run.history[{index}].content"
-    text = content if isinstance(content, str) else text_of_parts(content)
+    said = Input("") if content in (None, []) else read_input(content)
+    if said is None:
+        raise invalid_request(f'{where}: a text, or a list of parts such as {{"type": "text", …}}, is needed')
     # Canonical first: a text of invisible characters alone is none.
-    if content is None or content == [] or (text is not None and not canonical(text).strip()):
+    if not canonical(said.text).strip():
         raise RequestError(ErrorCode.EMPTY_INPUT, f"{where}: is empty")
-    if text is None:
-        raise invalid_request(f"{where}: a text is needed")
-    if len(text) > MAX_INPUT_CHARS:
-        reason = f"{where}: {len(text)} characters, at most {MAX_INPUT_CHARS} are allowed"
+    if len(said.text) > MAX_INPUT_CHARS:
+        reason = f"{where}: {len(said.text)} characters, at most {MAX_INPUT_CHARS} are allowed"
         raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
-    return text
+    return said
 
 
 def _read_session(metadata: Mapping[str, Any]) -> str:
@@ -378,19 +390,23 @@ def _read_run(message: Message) -> Run:
 
 
 def _identified(message: Message) -> Any:
-    """The run's history, with an id and a time for every message that has none.
+    """The run's history, with id, run, owner and time for every message that has none, as other systems' have.
 
-    Both derive from the request, so that they are the same each time and the message is recorded once.
+    The ids derive from the request, so that they are the same each time and the message is recorded once.
     """
     history = message.content.get("history", [])
     if not isinstance(history, list):
         return history
+    known = {"run_id": message.run_id, "owner_key": message.owner_key, "timestamp": message.timestamp}
     return [
-        item
-        if not isinstance(item, dict) or ("id" in item and "timestamp" in item)
-        else {"id": _derived_id(message.run_id, index), "timestamp": message.timestamp} | item
+        item if not isinstance(item, dict) or item.keys() >= _NAMED else _named(item, message.run_id, index, known)
         for index, item in enumerate(history)
     ]
+
+
+def _named(item: dict[str, Any], run_id: str, index: int, known: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in item.items() if name not in _NAMED or value is not None}
+    return {"id": _derived_id(run_id, index), **known, **given}
 
 
 def _derived_id(run_id: str, index: int) -> str:

@@ -17,12 +17,15 @@ from nexus.services.context.budget import RUN
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Meta, Remembered
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
+from nexus.services.history.forms import Media
 from nexus.services.history.reader import UntilShown
-from nexus.services.history.transcript import Admitted, admit, transcript_of_run
+from nexus.services.history.transcript import Admitted, TranscriptMessage, admit, transcript_of_run
 from nexus.services.text.tokens import Measure
 
 # The version of the kept form, a part of its key: replicas of another release cannot read it and do not find it.
 _FORM: Final = "4"
+# More than what any provider counts for an image of the usual size.
+IMAGE_TOKENS: Final = 1_600
 _SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
 
 
@@ -69,7 +72,7 @@ class RunPrefix(NamedTuple):
         blocks = [_counted(block, self.messages, measure) for block in self.manifest["blocks"]]
         messages, notes, left_out = self.messages, [*self.notes], [*self.left_out]
         if request.later:
-            later = admit(transcript_of_run(request.later, request.agent), "run.history", after=self.messages)
+            later = admit(_own_messages(request), "run.history", after=self.messages)
             notes += later.repairs
             left_out += later.left_out
             if later.messages:
@@ -137,7 +140,51 @@ class ThinkingView:
 
 def run_messages(request: BuildRequest) -> Admitted:
     """The run's own later messages, as the validity gate leaves them."""
-    return admit(transcript_of_run(request.later, request.agent), "run.history")
+    return admit(_own_messages(request), "run.history")
+
+
+def results_of_earlier_runs(request: BuildRequest) -> list[TranscriptMessage]:
+    """The results among the run's later messages that answer calls of earlier runs, such as one that was approved.
+
+    Only the layout `agent` shows those calls, and the results with them.
+    """
+    if request.layout != "agent":
+        return []
+    items = transcript_of_run(request.later, request.agent)
+    made = {call.id for item in items for call in item.calls}
+    return [item for item in items if item.role == "tool" and item.call_id and item.call_id not in made]
+
+
+def _own_messages(request: BuildRequest) -> list[TranscriptMessage]:
+    earlier = results_of_earlier_runs(request)
+    return [item for item in transcript_of_run(request.later, request.agent) if item not in earlier]
+
+
+def images_of(request: BuildRequest, limit: int) -> tuple[list[Media], list[LeftOut]]:
+    """The images of the current input that are passed on, in at most half of `limit` tokens, and what else is there."""
+    images = [media for media in request.media if media.kind == "image" and media.url]
+    most = limit // 2 // IMAGE_TOKENS
+    where = f"run.history[0] {request.human.id}"
+    others = [LeftOut(media.kind, where, Why.MEDIA) for media in request.media if media not in images]
+    return images[:most], others + [LeftOut("image", where, Why.NO_ROOM)] * len(images[most:])
+
+
+def with_images(
+    content: dict[str, Any], index: int, images: Sequence[Media], left_out: list[LeftOut]
+) -> dict[str, Any]:
+    """The content of an answer with the images behind the text of the message at this index."""
+    if not images and not left_out:
+        return content
+    messages, manifest = [*content["messages"]], content["context"]
+    if images:
+        parts = [{"type": "image_url", "image_url": {"url": image.url}} for image in images]
+        text = {"type": "text", "text": messages[index]["content"]}
+        messages[index] = {**messages[index], "content": [text, *parts]}
+    return {
+        **content,
+        "messages": messages,
+        "context": {**manifest, "left_out": [*manifest["left_out"], *left_out]},
+    }
 
 
 def compactions_of(snapshot: Snapshot | None) -> int:

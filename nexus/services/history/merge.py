@@ -7,10 +7,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
 from nexus.core.models import LONG_AGO, is_object_id, parse_moment
+from nexus.services.history.forms import PART
 from nexus.services.history.rows import Entry, read_rows
 
 _NO_ID: Final = "0" * 24
@@ -173,10 +175,17 @@ def _oldest_first(rows: Sequence[Any]) -> Iterable[int]:
     ids = [row.get("_id") if isinstance(row, dict) else _NO_ID for row in rows]
     back = range(len(rows) - 1, -1, -1)
     if all(isinstance(row_id, str) and is_object_id(row_id) for row_id in ids):
-        # The later of two with the same `_id` comes first, as it does by place.
+        # The later of two with the same `_id` comes first, as it does by place. So do parts of one row (`native_rows`).
         return sorted(back, key=lambda index: str(ids[index]))
     start, end = _first_moment(rows), _first_moment(reversed(rows))
-    return range(len(rows)) if start and end and start < end else back
+    if not (start and end and start < end):
+        return back
+    forward = groupby(range(len(rows)), key=lambda index: ids[index] if _is_part(rows[index]) else index)
+    return [index for _, parts in forward for index in reversed([*parts])]
+
+
+def _is_part(row: Any) -> bool:
+    return isinstance(row, dict) and PART in row and "_id" in row
 
 
 def _first_moment(rows: Iterable[Any]) -> datetime | None:

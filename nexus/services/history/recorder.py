@@ -30,16 +30,16 @@ from nexus.core.concurrency import OuterHandler, Pauses, Pending, supervised
 from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.fairness import Room
 from nexus.core.metrics import Event, Metrics, Reading
-from nexus.core.models import new_row_id, seconds_of, utc_now
+from nexus.core.models import DEFAULT_SESSION, new_row_id, seconds_of, utc_now
 from nexus.core.ports import MessageStore, RequestLedger, Row, RunOrigin
 from nexus.core.ports.store import Settled
 from nexus.core.wire import compact
+from nexus.services.history.forms import is_native
 from nexus.services.history.reader import own_id
-from nexus.services.history.rows import clamp_timestamp, of_run, stand_in
+from nexus.services.history.rows import clamp_timestamp, grown, of_run, stand_in
 
 _log = structlog.get_logger(__name__)
 
-DEFAULT_SESSION: Final = "default"
 _TASK: Final = "recorder"
 # Results of a run come within minutes. For an older run the ledger is asked, in a round trip of its own.
 _KNOWN_RUNS: Final = 5_000
@@ -178,12 +178,23 @@ async def _insert_reused(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
         if known is None:
             return row, StoreUnavailableError("the row that had this id is there no more")
         if known.get("run_id") == row["run_id"]:
-            return row, False
+            return row, await _update_grown(store, row, known["_id"])
         _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
         row = {**row, "id": own_id(row)}
         return row, await store.insert_message(row)
     except (StoreUnavailableError, StoreRejectedError) as error:
         return row, error
+
+
+async def _update_grown(store: MessageStore, row: Row, row_id: str) -> Outcome:
+    """Keep the later version of a message that is stored. False where it is no later one."""
+    for stored in await store.messages_of_ids(row["owner_key"], [row_id]):
+        if is_native(stored) and (version := grown(row, stored)):
+            changes, seen = version
+            if await store.update_message(row["owner_key"], row_id, changes, seen=seen):
+                return True
+            return StoreUnavailableError("another version was stored at this moment")
+    return False
 
 
 def with_fresh_id(row: Row, lasts_s: int = _INPUT_ID_LASTS_S) -> Row:

@@ -3,8 +3,8 @@
 - One malformed row never spoils the rest: it is repaired or not shown, and counted.
 - Times are compared as moments, never as text.
 - What is internal to a sub-agent is marked in its metadata, and shown to that agent alone.
-- Of a message above 4 KiB, objects and lists are recorded as the text that contexts show: hundreds of thousands of
-  small values would have to be made each time the row is read.
+- Of a message above 4 KiB, objects and lists are recorded as the text that contexts show, and `raw` as JSON: hundreds
+  of thousands of small values would have to be made each time the row is read.
 """
 
 import math
@@ -15,8 +15,18 @@ from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from nexus.core.errors import ErrorCode, RequestError
-from nexus.core.models import AGENT_ID, INTERNAL, Message, Role, is_internal, named_agent, parse_moment
+from nexus.core.models import AGENT_ID, INTERNAL, Message, Role, is_internal, named_agent, parse_moment, read_role
 from nexus.core.ports import Row, RunOrigin
+from nexus.services.history.forms import (
+    LEFT_OUT,
+    RAW,
+    REPAIRED,
+    TOOL_RESULT,
+    is_native,
+    left_out_of,
+    native,
+    read_input,
+)
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.text.content import as_text
 
@@ -112,13 +122,14 @@ def _text(given: Mapping[str, Any], name: str) -> str:
 # Offsets in use on earth end at 14 hours; anything beyond is a mistake (contract §4.5).
 _LARGEST_OFFSET: Final = 14 * 60
 
-_SHOWN: Final[Mapping[str, Literal["human", "ai"]]] = {"human": "human", "ai": "ai"}
-_PASSED_OVER: Final = frozenset({"tool", "system", "command"})
+_SHOWN: Final[Mapping[str, Literal["human", "ai"]]] = {"HUMAN": "human", "AI": "ai"}
 
 _SUCCESS: Final = "success"
 # Metadata that a model's result may have.
 USAGE: Final = "usage"
 PHASE: Final = "phase"
+# Which version of a message a row is, where its sender says so: a whole number.
+REVISION: Final = "revision"
 THINKING: Final = "thinking"
 _TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 # A message of more bytes is a large one.
@@ -158,35 +169,30 @@ def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[En
     """What each row says, and how many of them had to be repaired or left out.
 
     Rows of other roles (tools, system, commands), those internal to a sub-agent and those of the current run are not
-    shown, and not counted.
+    shown, and not counted. A row of several messages has an entry for each.
     """
-    entries = [read_row(row) for row in rows]
+    entries = [read_row(row) for row in native_rows(rows)]
     if current_run_id:
         entries = [_not_shown(entry.row) if entry.run_id == current_run_id else entry for entry in entries]
     return entries, [entry.repaired for entry in entries].count(True)
 
 
 def read_row(row: Any) -> Entry:
-    """What a stored row says."""
+    """What a row in the form inside says."""
     if not isinstance(row, dict):
         return _not_shown(row, faulty=True)
-    stored, metadata = row.get("role"), row.get("metadata", {})
-    name = stored.lower() if isinstance(stored, str) else ""
-    role, internal = _SHOWN.get(name), is_internal(metadata)
+    metadata, stored = row.get("metadata"), text_or_empty(row.get("role"))
+    role, internal = _SHOWN.get(stored), is_internal(metadata)
     if role is None or internal:
-        return _not_shown(row, faulty=role is None and name not in _PASSED_OVER and not internal)
-    described = isinstance(metadata, dict)
-    calls = metadata.get("tool_calls") if described and role == "ai" else None
+        return _not_shown(row, faulty=role is None and read_role(stored) is None and not internal)
     text, moment = row.get("content"), parse_moment(row.get("timestamp"))
-    repaired = moment is None or not described
-    if not isinstance(text, str):
-        if text is None and role == "human":
-            return _not_shown(row, faulty=True)
-        # Older rows say None instead of "" when a model only made calls.
-        repaired = repaired or not (text is None and read_tool_calls(calls))
-        text = as_text(text)
+    if text is None and role == "human":
+        return _not_shown(row, faulty=True)
+    calls = metadata.get("tool_calls") if isinstance(metadata, dict) and role == "ai" else None
+    # Older rows say None instead of "" when a model only made calls.
+    repaired = moment is None or (text is None and not read_tool_calls(calls))
     row_id, run_id = text_or_empty(row.get("id")), text_or_empty(row.get("run_id"))
-    return Entry(role, row_id, run_id, text, moment, calls, repaired, row)
+    return Entry(role, row_id, run_id, as_text(text), moment, calls, repaired, row)
 
 
 def chars_of(row: Row) -> int:
@@ -245,16 +251,33 @@ def clamp_timestamp(moment: datetime, now: datetime) -> datetime:
     return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
 
 
+def row_of(message: Message) -> Row:
+    """A message as a row, in the form in which it came."""
+    return {
+        "id": message.id,
+        "run_id": message.run_id,
+        "role": message.role.value,
+        "content": message.content,
+        "timestamp": message.timestamp,
+        "metadata": message.metadata,
+    }
+
+
 def human_row(message: Message, text: str, origin: RunOrigin) -> Row:
-    """The human input of a build request. Its `id` is that of the run's message, so that resends record it once."""
-    return of_run(_row(message, "HUMAN", text, {"source": "new_run"}), origin)
+    """A human message of a run, its input or a later one. The `id` is the message's: resends record it once."""
+    raw = {} if message.content == text else {RAW: message.content}
+    return of_run(_row(message, "HUMAN", text, {"source": "new_run", **raw}), origin)
 
 
-def further_row(message: Message, size: int = 0) -> Row:
-    """The row of a further human message of a run, without its session. `size` as for `llm_row`."""
-    content = _without_structure(message.content) if size > _LARGE else message.content
-    marks = internal_marks(named_agent(message.metadata))
-    return _row(message, "HUMAN", content, {"source": "run_input", **marks}, session=_session(message))
+def further_row(message: Message, size: int = 0) -> Row | None:
+    """The row of a further human message of a run, without its session; None where it has no text."""
+    del size  # a human's message is a text
+    said = read_input(message.content)
+    if said is None or not (text := said.text).strip():
+        return None
+    raw = {} if message.content == text else {RAW: message.content}
+    metadata = _marks(message, "run_input") | raw
+    return _row(message, "HUMAN", text, metadata, session=_session(message))
 
 
 def of_run(row: Row, origin: RunOrigin) -> Row:
@@ -266,39 +289,54 @@ def of_run(row: Row, origin: RunOrigin) -> Row:
 def llm_row(message: Message, size: int = 0) -> Row | None:
     """The row of a model's result; None for SYSTEM messages (streaming) and results with neither text nor calls.
 
-    `size` is the payload's, in bytes.
+    `size` is the payload's, in bytes. A result that is several messages is recorded as it came.
     """
     if message.role is Role.SYSTEM:
         return None
-    content: Mapping[str, Any] = message.content if isinstance(message.content, dict) else {"content": message.content}
-    text = content.get("content")
-    calls = content.get("tool_calls")
-    if not calls:
-        # None and [] are both recorded as they came.
-        calls = message.metadata.get("tool_calls", calls)
+    said = native({**row_of(message), "role": "AI"})
+    marks = _marks(message, "llm_result")
+    phase = {PHASE: THINKING} if message.metadata.get(PHASE) == THINKING else {}
+    if len(said) > 1:
+        has_calls = any(part["metadata"].get("tool_calls") for part in said)
+        metadata = {**marks, "has_tool_calls": has_calls, **phase}
+        return _row(message, "AI", message.content, metadata, session=_session(message))
+    text, known = said[0].get("content"), said[0]["metadata"]
+    calls = known.get("tool_calls") or _calls_as_given(message)
     if not calls and (text is None or text == ""):
         return None
+    raw = {} if _is_plain_answer(message.content) else {RAW: message.content}
     if size > _LARGE:
-        text, calls = _without_structure(text), _calls_without_structure(calls)
-    metadata = {
-        "source": "llm_result",
-        "tool_calls": calls,
-        "has_tool_calls": bool(calls),
-        **internal_marks(named_agent(message.metadata)),
-    }
-    metadata |= _given_cost(content, message.metadata)
+        calls = _calls_without_structure(calls)
+    given = {"tool_calls": calls, "has_tool_calls": bool(calls), **_some(known, LEFT_OUT)}
+    metadata = marks | given | _counts(known.get(USAGE)) | phase | raw
     return _row(message, "AI", "" if text is None else text, metadata, session=_session(message))
+
+
+def _calls_as_given(message: Message) -> Any:
+    """No calls, as the message says so: None and [] are both recorded as they came."""
+    content = message.content
+    return message.metadata.get("tool_calls", content.get("tool_calls") if isinstance(content, dict) else None)
+
+
+def _is_plain_answer(content: Any) -> bool:
+    """Whether a row of the answer says all that the content does."""
+    if not isinstance(content, dict):
+        return isinstance(content, str)
+    return content.keys() <= {"content", "tool_calls", "usage"} and isinstance(content.get("content"), str | None)
+
+
+def _some(known: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: known[name] for name in names if name in known}
 
 
 def tool_row(message: Message, size: int = 0) -> Row:
     """The row of a tool's result, without its session. An empty result is a result. `size` as for `llm_row`."""
-    content: Mapping[str, Any] = (
-        message.content
-        if isinstance(message.content, dict) and "result" in message.content
-        else {"result": message.content}
-    )
-    known = {**content, **{key: value for key, value in message.metadata.items() if value is not None}}
-    status, result = known.get("status", "unknown"), content["result"]
+    said = native({**row_of(message), "role": "TOOL"})
+    marks = _marks(message, TOOL_RESULT)
+    if len(said) > 1:
+        return _row(message, "TOOL", message.content, marks, session=_session(message))
+    result, known = said[0].get("content"), said[0]["metadata"]
+    status = known.get("status", "unknown")
     metadata = {
         "tool_name": known.get("tool_name", "unknown"),
         "status": status,
@@ -308,9 +346,15 @@ def tool_row(message: Message, size: int = 0) -> Row:
     if size > _LARGE:
         result = _without_structure(result)
         metadata = {name: _without_structure(value, most=_ID_CHARS) for name, value in metadata.items()}
-    marks = internal_marks(named_agent(message.metadata))
-    metadata = {"source": "tool_result", **metadata, **marks}
+    raw = {} if _is_plain_result(message.content, said[0].get("content")) else {RAW: message.content}
+    metadata |= _some(known, LEFT_OUT) | marks | raw
     return _row(message, "TOOL", result, metadata, session=_session(message))
+
+
+def _is_plain_result(content: Any, result: Any) -> bool:
+    """Whether a row with this result says all that the content does."""
+    known = {"result", "tool_name", "call_id", "status", "execution_success"}
+    return content == result or (isinstance(content, dict) and content.keys() <= known and content["result"] == result)
 
 
 def _without_structure(value: Any, *, most: int | None = None) -> Any:
@@ -337,6 +381,27 @@ def _call_without_structure(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def grown(row: Row, stored: Row) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """How a stored message becomes its later version: fields to change, and those that must not have changed meanwhile.
+
+    None where this row is no later version: one with a higher `metadata.revision`, or where both have the same or none,
+    with a longer text that begins with the stored one.
+    """
+    new, old = (each["metadata"].get(REVISION) for each in (row, stored))
+    text, before = row["content"], stored.get("content")
+    if new != old:
+        is_later = (new or 0) > (old or 0)
+        seen = {f"metadata.{REVISION}": old}
+    else:
+        is_later = isinstance(before, str) and isinstance(text, str) and text != before and text.startswith(before)
+        seen = {"content": before}
+    if not is_later or row["role"] != stored.get("role"):
+        return None
+    # A later version need not repeat the calls.
+    known = {f"metadata.{name}": value for name, value in row["metadata"].items() if value or name == REVISION}
+    return {"content": text, **known}, seen
+
+
 def stand_in(row: Row, reason: str) -> Row:
     """The row of a message that the store refuses, for the history: it says so where the message would stand."""
     kept = {name: row["metadata"].get(name) for name in ("source", "tool_name", "call_id", INTERNAL, AGENT_ID)}
@@ -350,20 +415,22 @@ def _is_short(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _ID_CHARS
 
 
-def _given_cost(content: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model's result says of the tokens it took and of the phase they belong to, as far as it is in order."""
-    cost: dict[str, Any] = {}
-    usage = content.get("usage") or metadata.get("usage")
-    if isinstance(usage, Mapping):
-        counts = {key: usage[key] for key in _TOKENS if _is_count(usage.get(key))}
-        cost |= {USAGE: counts} if counts else {}
-    if metadata.get(PHASE) == THINKING:
-        cost[PHASE] = THINKING
-    return cost
+def _counts(usage: Any) -> dict[str, Any]:
+    if not isinstance(usage, Mapping):
+        return {}
+    counts = {key: usage[key] for key in _TOKENS if _is_count(usage.get(key))}
+    return {USAGE: counts} if counts else {}
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0 and _fits_int64(value)
+
+
+def _marks(message: Message, source: str) -> dict[str, Any]:
+    """The metadata of every row of a message."""
+    revision = message.metadata.get(REVISION)
+    version = {REVISION: revision} if _is_count(revision) else {}
+    return {"source": source, **internal_marks(named_agent(message.metadata)), **version}
 
 
 def _session(message: Message) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from nexus.core.models import is_internal, parse_moment
 from nexus.core.turns import ThinkingRound, TokenUsage, ToolOutcome
+from nexus.services.history.forms import native_rows, success_of
 from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
 from nexus.services.history.rows import PHASE, THINKING, USAGE, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
@@ -24,7 +25,7 @@ from nexus.services.text.model_reply import Entry
 
 # Larger numbers are not exact in other JSON readers; no run takes so many tokens.
 _MOST_TOKENS: Final = 2**53
-# The recorded status of a result without one, and the name of a tool that is not known.
+# The name of a tool that is not known.
 _UNKNOWN: Final = "unknown"
 
 
@@ -106,6 +107,7 @@ def read_facts(
     rows: Sequence[Any], *, goal: str = "", workspace: str = "", rounds: Sequence[ThinkingRound] = ()
 ) -> TurnFacts:
     """The facts in the rows of one run, which may come in any order, repeated and malformed."""
+    rows = native_rows(rows)
     ranks = stored_order(rows)
     read = [item for index, row in enumerate(rows) if (item := _read_row(row, index, ranks[index]))]
     places = places_in_run(read)
@@ -145,7 +147,7 @@ def _read_row(row: Any, index: int, rank: int) -> _Row | None:
     if not isinstance(row, Mapping) or is_internal(row.get("metadata")):
         return None
     content, metadata = row.get("content"), row.get("metadata")
-    speaker = SPEAKERS.get(text_or_empty(row.get("role")).lower())
+    speaker = SPEAKERS.get(text_or_empty(row.get("role")))
     if speaker is None:
         return None
     known = metadata if isinstance(metadata, Mapping) else {}
@@ -156,7 +158,7 @@ def _read_row(row: Any, index: int, rank: int) -> _Row | None:
         as_text(content),
         read_tool_calls(known.get("tool_calls")) if is_answer else (),
         tool=named_tool(known) if is_result else "",
-        success=_success(known) if is_result else None,
+        success=success_of(known) if is_result else None,
     )
     return _Row(
         index,
@@ -169,14 +171,6 @@ def _read_row(row: Any, index: int, rank: int) -> _Row | None:
         tokens=_tokens(known.get(USAGE)) if is_answer else 0,
         thinking=known.get(PHASE) == THINKING,
     )
-
-
-def _success(known: Mapping[str, Any]) -> bool | None:
-    if known.get("status", _UNKNOWN) == _UNKNOWN and known.get("execution_success") is not True:
-        # For a result without a status False is recorded.
-        return None
-    given = known.get("execution_success")
-    return given if isinstance(given, bool) else known.get("status") == "success"
 
 
 def _usage(rows: Iterable[_Row]) -> TokenUsage:
@@ -218,7 +212,7 @@ def _entries_of_message(item: RunMessage) -> Iterator[Entry]:
     if item.text:
         yield Entry({"from": item.speaker}, "text", item.text)
     for call in item.calls:
-        yield Entry({"from": "assistant", "calls": call.name}, "arguments", call.unread or call.raw_arguments)
+        yield Entry({"from": "assistant", "calls": call.name}, "arguments", call.raw_arguments)
 
 
 @dataclass(slots=True)
@@ -254,7 +248,7 @@ def _match_results(rows: Iterable[_Row]) -> tuple[tuple[ToolOutcome, ...], bool]
     for place, row in enumerate(rows):
         made: dict[str, _Queue] = {}
         for item in row.message.calls:
-            call = _Call(place, item.name, item.arguments or item.unread or {})
+            call = _Call(place, item.name, item.arguments)
             calls.append(call)
             if item.id:
                 by_id.setdefault(item.id, _Queue()).append(call)

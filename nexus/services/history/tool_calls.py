@@ -21,6 +21,10 @@ _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
 _UNNAMED: Final = "unknown"
 _NO_ARGUMENTS: Final = frozenset({"", "{}", "null"})
+# The key of arguments that are no JSON object.
+_AS_TEXT: Final = "arguments"
+_FENCED: Final = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)
+_TRAILING_COMMA: Final = re.compile(r",(\s*[}\]]\s*)\Z")
 _MAIN_PARAMETER: Final = {"web_search": "query"}
 _CLOSES_NAME = re.compile(r"[\]］﹈,:;]")
 _CLOSES_VALUE = re.compile(r"[\]］﹈]")
@@ -33,33 +37,44 @@ class ToolCall(NamedTuple):
     Attributes:
         id: the provider's call id, `""` when none was stored.
         name: as stored, `"unknown"` when missing.
-        arguments: parsed arguments, in the order in which they were written.
+        arguments: parsed arguments, in the order in which they were written; what is no JSON object stands under the
+            name `arguments`, as its text.
         raw_arguments: the arguments as the JSON text that a provider expects.
-        unread: the text that was given for arguments, where it is no JSON object.
     """
 
     id: str
     name: str
     arguments: Mapping[str, Any]
     raw_arguments: str
-    unread: str = ""
 
 
 def read_tool_calls(stored: Any) -> tuple[ToolCall, ...]:
-    """The calls in `tool_calls` as stored, nested or flat. Anything else is left out; `None` holds none."""
+    """The calls in `tool_calls`, in any form of contract §11. What is no object is left out; `None` holds none."""
     if not isinstance(stored, list | tuple):
         return ()
     return tuple([_read_call(call) for call in stored if isinstance(call, Mapping)])
 
 
 def _read_call(call: Mapping[str, Any]) -> ToolCall:
-    function = call.get("function")
-    source = function if isinstance(function, Mapping) else call
-    name, given = source.get("name"), source.get("arguments")
-    arguments, raw = _read_arguments(given)
-    unread = given if not arguments and isinstance(given, str) and given.strip() not in _NO_ARGUMENTS else ""
+    name = _described(call).get("name")
+    arguments, raw = _read_arguments(given_arguments(call))
     named = name if isinstance(name, str) and name.strip() else _UNNAMED
-    return ToolCall(as_id(call.get("id")), named, arguments, raw, unread)
+    # An item of OpenAI's Responses API has an id of its own, and results name the other.
+    return ToolCall(as_id(call.get("call_id")) or as_id(call.get("id")), named, arguments, raw)
+
+
+def given_arguments(call: Mapping[str, Any]) -> Any:
+    """The arguments of a call as they were given."""
+    source = _described(call)
+    return next((source[key] for key in ("arguments", "args", "input") if source.get(key) is not None), None)
+
+
+def _described(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What has name and arguments: the call itself, or an object in it."""
+    for key in ("function", "custom"):
+        if isinstance(inner := call.get(key), Mapping):
+            return inner
+    return call
 
 
 def as_id(value: Any) -> str:
@@ -71,12 +86,19 @@ def as_id(value: Any) -> str:
 
 def _read_arguments(given: Any) -> tuple[Mapping[str, Any], str]:
     """The arguments, and the JSON text of an object that says the same."""
+    if given is None or (isinstance(given, str) and given.strip() in _NO_ARGUMENTS):
+        return {}, "{}"
     parsed, complete = _parse(given) if isinstance(given, str) else (given, False)
-    arguments: Mapping[str, Any] = parsed if isinstance(parsed, Mapping) else {}
-    return arguments, given if complete and parsed is arguments else compact_json(arguments)
+    if isinstance(parsed, str):
+        # Some servers encode the JSON text once more.
+        parsed, complete = _parse(parsed)[0], False
+    if not isinstance(parsed, Mapping) or (not parsed and not complete and isinstance(given, str)):
+        parsed, complete = {_AS_TEXT: given if isinstance(given, str) else compact_json(given)}, False
+    return parsed, given if complete else compact_json(parsed)
 
 
 def _parse(text: str) -> tuple[Any, bool]:
+    """What the text says, and whether it is strict JSON; None where that is not certain."""
     try:
         return from_json(text, allow_inf_nan=False), True
     except TypeError:
@@ -84,6 +106,9 @@ def _parse(text: str) -> tuple[Any, bool]:
         return None, False
     except ValueError:
         pass
+    if fenced := _FENCED.fullmatch(text):
+        text = fenced[1]
+    text = _TRAILING_COMMA.sub(r"\1", text)
     # A model that hit its token limit leaves its arguments unfinished, and some write NaN; it is still worth showing.
     try:
         return from_json(text, allow_partial="trailing-strings"), False

@@ -10,7 +10,7 @@ Then the validity gate (`admit`) leaves a list that keeps these rules, whatever 
 
 - The results of a message's calls stand directly after it, in the order of the calls, also when they came later.
 - Every call is answered before anything else follows; for a lost or outstanding result stands a tool message that says
-  so. Every result answers a call of its own run.
+  so. A result answers a call of its own run, or else the one of its id in another run: some calls wait for an approval.
 - Call ids are unique in the list, ids and function names have the characters and the length that every provider
   allows, and no message is empty.
 
@@ -21,16 +21,17 @@ when the session goes on, unless a result comes late.
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final, Literal, Self
 
 from pydantic_core import from_json
 
-from nexus.core.models import LeftOut, Message, Role, Why, parse_moment
+from nexus.core.models import LeftOut, Message, Why, parse_moment, read_role
 from nexus.core.ports.store import CALLS_LEFT_OUT, LONGEST_CONTENT
+from nexus.services.history.forms import left_out_of, native, native_rows, success_of
 from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
-from nexus.services.history.rows import MAIN, Agent, count_others, text_or_empty
+from nexus.services.history.rows import MAIN, Agent, count_others, row_of, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
 from nexus.services.text.content import as_text
 from nexus.services.text.escape import escape_counted
@@ -38,9 +39,8 @@ from nexus.services.text.neighbours import Neighbours
 
 Speaker = Literal["user", "assistant", "tool"]
 
-# By the role of a message or row, in lower case.
-SPEAKERS: Final[Mapping[str, Speaker]] = {"human": "user", "ai": "assistant", "tool": "tool"}
-_PASSED_OVER: Final = {"system", "command"}
+# By the role of a row.
+SPEAKERS: Final[Mapping[str, Speaker]] = {"HUMAN": "user", "AI": "assistant", "TOOL": "tool"}
 # Recorded for a tool that did not give its name.
 _UNNAMED: Final = "unknown"
 
@@ -53,9 +53,10 @@ class TranscriptMessage:
         text: escaped; `""` where nothing would be seen of it.
         escaped: places that were marked in it.
         source: id of the message or row; `""` when it has none.
-        run_id: results answer calls of their own run.
+        run_id: results answer calls of their own run first.
         calls: those that an assistant message declares.
         call_id, tool_name: the call that a result names, and its tool; `""` when it names none.
+        failed: it is the result of a call that failed.
         truncated: a long content was read without its middle, or many calls without the last of them.
         left_out: what the message or row says besides, and is not shown.
     """
@@ -68,6 +69,7 @@ class TranscriptMessage:
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
     tool_name: str = ""
+    failed: bool = False
     truncated: bool = False
     left_out: tuple[LeftOut, ...] = ()
 
@@ -79,24 +81,8 @@ class _Row(PlacedRow):
 
 def transcript_of_run(later: Sequence[Message], agent: Agent = MAIN) -> list[TranscriptMessage]:
     """The messages of a run after its input, as they came. SYSTEM and COMMAND messages are passed over."""
-    messages = []
-    for message in later:
-        speaker = SPEAKERS.get(message.role.value.lower())
-        if speaker is None or not agent.sees(message.metadata):
-            continue
-        content = message.content
-        if message.role is Role.AI:
-            answer = content if isinstance(content, Mapping) else {"content": content}
-            calls = read_tool_calls(answer.get("tool_calls") or message.metadata.get("tool_calls"))
-            item = _message(speaker, answer.get("content"), message.id, message.run_id, calls=calls)
-        elif message.role is Role.TOOL:
-            result = content if isinstance(content, Mapping) and "result" in content else {"result": content}
-            known = {**result, **{key: value for key, value in message.metadata.items() if value}}
-            item = _message(speaker, result["result"], message.id, message.run_id, answers=known)
-        else:
-            item = _message(speaker, content, message.id, message.run_id)
-        messages.append(item)
-    return messages
+    rows = (row for message in later for row in native(row_of(message)))
+    return [item for row in rows if (item := _read_row(row, agent)[0]) is not None]
 
 
 def transcript_of_rows(
@@ -106,6 +92,7 @@ def transcript_of_rows(
 
     Not counted are those of the current run, of SYSTEM and COMMAND, and those that are not for `agent`.
     """
+    rows = native_rows(rows)
     ranks = stored_order(rows)
     shown, faults = [], 0
     for index, row in enumerate(rows):
@@ -146,43 +133,33 @@ def _in_order(rows: list[_Row]) -> list[_Row]:
 
 
 def _read_row(row: Any, agent: Agent) -> tuple[TranscriptMessage | None, bool]:
-    """What the row says, and whether something in it but its time was not as it is stored today."""
+    """What a row in the form inside says, and whether it cannot be read."""
     if not isinstance(row, Mapping):
         return None, True
-    role = row.get("role")
-    lowered = role.lower() if isinstance(role, str) else ""
-    speaker = SPEAKERS.get(lowered)
-    metadata = row.get("metadata", {})
+    role = text_or_empty(row.get("role"))
+    speaker, metadata = SPEAKERS.get(role), row.get("metadata")
     if speaker is None or not agent.sees(metadata):
-        return None, speaker is None and lowered not in _PASSED_OVER
+        return None, speaker is None and read_role(role) is None
     known = metadata if isinstance(metadata, Mapping) else {}
-    content = row.get("content")
-    calls = read_tool_calls(known.get("tool_calls")) if speaker == "assistant" else ()
-    row_id, run_id = text_or_empty(row.get("id")), text_or_empty(row.get("run_id"))
-    item = _message(speaker, content, row_id, run_id, calls=calls, answers=known if speaker == "tool" else {})
-    if (isinstance(content, str) and len(content) > LONGEST_CONTENT) or known.get(CALLS_LEFT_OUT):
-        item = replace(item, truncated=True)
-    # A result may be any JSON, and older rows say None where a model only made calls.
-    text_as_today = isinstance(content, str) or speaker == "tool" or (content is None and bool(calls))
-    return item, not (isinstance(metadata, Mapping) and text_as_today)
-
-
-def _message(
-    role: Speaker,
-    content: Any,
-    source: str,
-    run_id: str,
-    *,
-    calls: tuple[ToolCall, ...] = (),
-    answers: Mapping[str, Any] | None = None,
-) -> TranscriptMessage:
+    is_result, content = speaker == "tool", row.get("content")
     text, escaped = escape_counted(as_text(content))
     if not text.strip():
         text, escaped = "", 0
-    answers = answers or {}
-    return TranscriptMessage(
-        role, text, escaped, source, run_id, calls, call_id=as_id(answers.get("call_id")), tool_name=named_tool(answers)
+    source = text_or_empty(row.get("id"))
+    item = TranscriptMessage(
+        speaker,
+        text,
+        escaped,
+        source,
+        text_or_empty(row.get("run_id")),
+        read_tool_calls(known.get("tool_calls")) if speaker == "assistant" else (),
+        call_id=as_id(known.get("call_id")) if is_result else "",
+        tool_name=named_tool(known) if is_result else "",
+        failed=is_result and success_of(known) is False,
+        truncated=(isinstance(content, str) and len(content) > LONGEST_CONTENT) or bool(known.get(CALLS_LEFT_OUT)),
+        left_out=left_out_of(row, source),
     )
+    return item, False
 
 
 def named_tool(answers: Mapping[str, Any]) -> str:
@@ -235,6 +212,7 @@ def _begun_from(messages: Sequence[TranscriptMessage], start: int) -> frozenset[
 NO_RESULT: Final = "(no result was recorded for this call)"
 NO_RESULT_YET: Final = "(no result has come yet)"
 EMPTY_RESULT: Final = "(empty)"
+FAILED_RESULT: Final = "(failed without a message)"
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _REFUSED = re.compile(r"[^A-Za-z0-9_-]")
@@ -311,6 +289,7 @@ class _Gate:
         self._ids: set[str] = {call["id"] for message in after for call in message.get("tool_calls") or ()}
         self._latest: dict[str, list[_Call]] = {}
         self._declared: dict[tuple[str, str], list[_Call]] = {}
+        self._of_any_run: dict[str, list[_Call]] = {}
 
     def admit(self, messages: Iterable[TranscriptMessage]) -> Admitted:
         unmatched: list[tuple[int, TranscriptMessage]] = []
@@ -351,6 +330,7 @@ class _Gate:
         for call in calls:
             if call.given_id:
                 self._declared.setdefault((item.run_id, call.given_id), []).append(call)
+                self._of_any_run.setdefault(call.given_id, []).append(call)
 
     def _declare(self, source: ToolCall, place: str) -> _Call:
         name, shown_id = (_REFUSED.sub("_", text) for text in (source.name, source.id))
@@ -374,16 +354,24 @@ class _Gate:
         return next((call for call in reversed(list(newest)) if call.result is None), None)
 
     def _call_of_name(self, item: TranscriptMessage) -> _Call | None:
-        """Of the calls declared last in the run and still open, the first of that name, else the only one."""
+        """Of the calls declared last in the run and still open, the first of that name.
+
+        Where it names no tool the first of all; where it names another, the only one.
+        """
         unanswered = [call for call in self._latest.get(item.run_id, ()) if call.result is None]
         same = [call for call in unanswered if call.given_name == item.tool_name]
-        alone = unanswered if len(unanswered) == 1 else []
-        return next(iter(same or alone), None)
+        others = unanswered if len(unanswered) == 1 or not item.tool_name else []
+        return next(iter(same or others), None)
 
     def _place_early(self, came: int, item: TranscriptMessage) -> None:
-        """Give a result whose clock is ahead of its call's to that call; leave it out if there is none."""
+        """Give a result whose clock is ahead of its call's, or that came in another run, to that call.
+
+        Leave it out if there is none.
+        """
         same = self._declared.get((item.run_id, item.call_id), []) if item.call_id else []
-        call = next((call for call in same if call.order >= came and call.result is None), None)
+        later = [call for call in same if call.order >= came]
+        elsewhere = [] if same else reversed(self._of_any_run.get(item.call_id, []))
+        call = next((call for call in (*later, *elsewhere) if call.result is None), None)
         if call is not None:
             call.result = item
         else:
@@ -398,8 +386,9 @@ class _Gate:
                 self._note(f"call {call.place} has no result{' yet' if yet else ''}")
                 text = NO_RESULT_YET if yet else NO_RESULT
             else:
-                text = call.result.text or EMPTY_RESULT
-            shown.append(({"role": "tool", "tool_call_id": call.id, "content": text}, call.result))
+                text = call.result.text or (FAILED_RESULT if call.result.failed else EMPTY_RESULT)
+            failed = {"failed": True} if call.result and call.result.failed else {}
+            shown.append(({"role": "tool", "tool_call_id": call.id, "content": text, **failed}, call.result))
         return shown
 
     def _note(self, repair: str) -> None:

@@ -280,14 +280,16 @@ def draft(
     told = by_run([*map(_in_short, covered)])
     summary = summarise(latest, told, most_tokens=most_tokens, count=counter.count, elsewhere=left)
     moments = [to_milliseconds(moment) for row in covered if (moment := parse_moment(row.get("timestamp")))]
+    # One row may be several messages.
+    row_ids = tuple(dict.fromkeys(row["_id"] for row in covered))
     made = Compaction(
         number=1 + (latest.number if latest else 0),
         created_at=now,
         target=selected.target,
         summary=storable(summary),
-        rows=tuple(row["_id"] for row in covered),
-        count=len(covered),
-        total=total + len(covered),
+        rows=row_ids,
+        count=len(row_ids),
+        total=total + len(row_ids),
         is_step=found.goes_on,
         since=selected.tail.since,
         without=tuple(sorted(selected.tail.without)),

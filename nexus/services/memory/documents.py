@@ -18,6 +18,9 @@ from nexus.core.models import is_internal
 from nexus.core.ports import MemoryStore, MessageStore, Row, TurnStore
 from nexus.core.wire import explain
 from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview, Snapshot, Tail
+from nexus.services.history.forms import PART, native
+from nexus.services.history.transcript import admit, transcript_of_rows
+from nexus.services.text.content import as_text
 
 _log = structlog.get_logger(__name__)
 
@@ -130,11 +133,13 @@ class Audit:
     """Numbers of messages of a session; the others add up to `messages`.
 
     A message is in the next context, summarised by one compaction, or removed by retention; else it is lost, or there
-    twice.
+    twice. Of those under no compaction some are not shown: system messages, results of calls that are not there, and
+    what says nothing or is not understood.
     """
 
     messages: int = 0
     in_context: int = 0
+    not_shown: int = 0
     summarised: int = 0
     removed: int = 0
     lost: int = 0
@@ -156,6 +161,7 @@ async def audit(store: MemoryStore, turns: TurnStore, messages: MessageStore, ow
     under, tail = await _compacted(store, owner_key, session_id)
     counts: Counter[str] = Counter()
     seen: set[str] = set()
+    in_tail: list[Row] = []
     while True:
         page = await messages.tail_messages(
             owner_key, session_id, WHOLE, limit=_ROWS_AT_ONCE, skip=len(seen), oldest_first=True
@@ -164,9 +170,12 @@ async def audit(store: MemoryStore, turns: TurnStore, messages: MessageStore, ow
             if row["_id"] not in seen and not is_internal(row.get("metadata")):
                 places = ["summarised"] * under[row["_id"]] + ["in_context"] * tail.includes(row["_id"])
                 counts[places[0] if len(places) == 1 else "twice" if places else "lost"] += 1
+                in_tail += map(_in_short, native(row) if places == ["in_context"] else ())
             seen.add(row["_id"])
         if len(page) < _ROWS_AT_ONCE:
             break
+    counts["in_context"] -= (not_shown := len({row["_id"] for row in in_tail} - _shown(in_tail)))
+    counts["not_shown"] = not_shown
     # Read last: what was removed meanwhile had been noted before.
     read = {"number": store.compactions, "turn_number": turns.turns}
     removed = {
@@ -180,6 +189,18 @@ async def audit(store: MemoryStore, turns: TurnStore, messages: MessageStore, ow
     gone -= {row["_id"] for row in await messages.messages_of_ids(owner_key, [*(gone - removed)])}
     counts.update(removed=len(gone & removed), lost=len(gone - removed))
     return Audit(messages=counts.total(), **counts)
+
+
+def _in_short(row: Any) -> Row:
+    """A row in the form inside, with no more of its content than whether it says something."""
+    named = {"id": f"{row['_id']} {row.get(PART, 0)}"}
+    return {**row, **named, "content": "…" if as_text(row.get("content")).strip() else ""}
+
+
+def _shown(rows: Sequence[Row]) -> set[str]:
+    """The `_id`s of the rows that a context shows."""
+    messages, _ = transcript_of_rows(rows)
+    return {origin.source.rpartition(" ")[0] for origin in admit(messages, "rows").origins if origin}
 
 
 async def _compacted(store: MemoryStore, owner_key: str, session_id: str) -> tuple[Counter[str], Tail]:

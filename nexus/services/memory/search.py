@@ -16,11 +16,12 @@ import anyio
 from anyio import to_thread
 
 from nexus.core.concurrency import ungrouped
-from nexus.core.models import parse_moment
+from nexus.core.models import Role, parse_moment, role_of
 from nexus.core.ports import MemoryStore, MessageStore, Row
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.working_memory import Compaction, Detail, Overview
-from nexus.services.history.tool_calls import ToolCall, read_tool_calls
+from nexus.services.history.forms import native
+from nexus.services.history.tool_calls import ToolCall, given_arguments, read_tool_calls
 from nexus.services.memory.documents import LOOKED_BACK, Caller, read_all
 from nexus.services.text.content import as_text, compact_json
 from nexus.services.text.escape import one_line
@@ -35,7 +36,7 @@ _NAME_CHARS: Final = 64
 # Levels of texts within arguments that are searched.
 _DEEPEST: Final = 20
 
-_SPEAKERS: Final = {"HUMAN": "the user", "AI": "the assistant", "TOOL": "a tool"}
+_SPEAKERS: Final = {Role.HUMAN: "the user", Role.AI: "the assistant", Role.TOOL: "a tool"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,15 @@ def texts_of(row: Row, without_tools: Collection[str] = ()) -> Iterator[tuple[st
     A call has its name with its arguments as JSON, the texts within these, and the arguments as they were written,
     which need not be JSON. The row may be malformed. Calls of the tools in `without_tools` have no texts.
     """
-    content = row.get("content")
-    if isinstance(content, str | list | dict):
-        yield "", as_text(content)
-    metadata = row.get("metadata")
-    stored = metadata.get("tool_calls") if isinstance(metadata, Mapping) else None
-    for given in stored if isinstance(stored, list | tuple) else ():
-        for call in read_tool_calls([given]):
-            if call.name not in without_tools:
-                yield from ((call.name, text) for text in _texts_of_call(call, given))
+    for part in native(row):
+        content, metadata = part.get("content"), part.get("metadata")
+        if isinstance(content, str | list | dict):
+            yield "", as_text(content)
+        stored = metadata.get("tool_calls") if isinstance(metadata, Mapping) else None
+        for given in stored if isinstance(stored, list | tuple) else ():
+            for call in read_tool_calls([given]):
+                if call.name not in without_tools:
+                    yield from ((call.name, text) for text in _texts_of_call(call, given))
 
 
 def tool_of(row: Row) -> str:
@@ -103,8 +104,7 @@ def place_of(text: str, phrase: str) -> int | None:
 def _texts_of_call(call: ToolCall, given: Mapping[str, Any]) -> Iterator[str]:
     yield f"{call.name} {compact_json(call.arguments)}"
     yield from _texts_in(call.arguments, _DEEPEST)
-    function = given.get("function")
-    written = (function if isinstance(function, Mapping) else given).get("arguments")
+    written = given_arguments(given)
     if isinstance(written, str):
         yield written
 
@@ -161,7 +161,8 @@ async def _find(store: MemoryStore, messages: MessageStore, caller: Caller, quer
 def _quoted_message(row: Row, caller: Caller, query: str) -> str:
     texts = list(texts_of(row, READING_TOOLS)) or [("", "")]
     called, text = next((each for each in texts if place_of(each[1], query) is not None), texts[0])
-    speaker = _SPEAKERS.get(str(row.get("role")).upper(), "somebody")
+    role = role_of(row)
+    speaker = _SPEAKERS.get(role, "somebody") if role else "somebody"
     tool = one_line(called or tool_of(row))[:_NAME_CHARS]
     what = f"Call of {tool or 'a tool'}" if called else f"Message of {speaker}{f' {tool}' if tool else ''}"
     moment: Any = parse_moment(row.get("timestamp"))

@@ -4,7 +4,9 @@ Rules of this module:
 
 - Rows are in the order in which a context shows them, and results belong to the calls to which the validity gate gives
   them: it is asked, so that compaction and contexts cannot differ.
-- A block is a message with calls and everything of its run up to the last of its results. Overlapping blocks are one.
+- A block is a message with calls and everything of its run up to the last of its results. Overlapping blocks are one,
+  and so are units of which one row is in both: the result of a call may come in another run, and one row may be several
+  messages.
 - Rows that no context shows (SYSTEM, COMMAND, malformed ones) are units too. Rows internal to a sub-agent are left out.
 - A run is over when it has its answer and every call its result, or after a long enough silence. A call without a
   result is awaited for a day: it may need an approval, or a sub-agent works on it. A sub-agent's rows say that its run
@@ -21,7 +23,9 @@ from typing import Any, Final
 
 from nexus.core.models import LONG_AGO, SECOND, is_internal, is_object_id, parse_moment
 from nexus.core.ports import Row
+from nexus.services.history.forms import native_rows
 from nexus.services.history.merge import Place, PlacedRow, places_in_run, stored_order
+from nexus.services.history.rows import text_or_empty
 from nexus.services.history.run_facts import read_facts
 from nexus.services.history.tool_calls import as_id, read_tool_calls
 from nexus.services.history.transcript import SPEAKERS, Speaker, TranscriptMessage, admit, named_tool
@@ -64,7 +68,8 @@ class Unit:
 
 
 def ordered_items(rows: Sequence[Row]) -> list[Item]:
-    """The rows in the order of the conversation, whatever order they come in."""
+    """The rows in the order of the conversation, whatever order they come in; an item for each message in a row."""
+    rows = native_rows(rows)
     ranks = stored_order(rows)
     items = [_item(row, index, ranks[index]) for index, row in enumerate(rows) if not is_internal(row.get("metadata"))]
     runs: defaultdict[str, list[Item]] = defaultdict(list)
@@ -101,7 +106,24 @@ def units_of(items: Sequence[Item]) -> list[Unit]:
     units: list[Unit] = []
     for run_id, places in runs.items():
         units += _units_of_run(run_id, places, _merged(blocks[run_id]))
-    return sorted(units, key=lambda unit: unit.end)
+    return _joined(units, items)
+
+
+def _joined(units: Iterable[Unit], items: Sequence[Item]) -> list[Unit]:
+    """The units by their last row, those of which a row is in both as one."""
+    of_row: dict[str, Unit] = {}
+    for unit in sorted(units, key=lambda unit: unit.end):
+        rows = {items[place].row["_id"] for place in unit.places}
+        same = {other.places: other for row_id in rows if (other := of_row.get(row_id))}
+        joined = unit
+        for other in same.values():
+            places = tuple(sorted({*joined.places, *other.places}))
+            first = min(joined, other, key=lambda each: each.places)
+            is_open = joined.is_open or other.is_open
+            joined = Unit(places, first.run_id, is_block=joined.is_block or other.is_block, is_open=is_open)
+        of_row |= dict.fromkeys((items[place].row["_id"] for place in joined.places), joined)
+    distinct = {unit.places: unit for unit in of_row.values()}
+    return sorted(distinct.values(), key=lambda unit: unit.end)
 
 
 def _units_of_run(run_id: str, places: Sequence[int], blocks: Sequence[Unit]) -> list[Unit]:
@@ -110,7 +132,7 @@ def _units_of_run(run_id: str, places: Sequence[int], blocks: Sequence[Unit]) ->
         # Rows without a run have nothing to do with each other.
         if run_id:
             between = places[bisect_left(places, block.places[0]) : bisect_right(places, block.end)]
-            units.append(replace(block, places=tuple(between)))
+            units.append(replace(block, places=tuple(sorted({*between, *block.places}))))
         else:
             units.append(block)
         inside.update(units[-1].places)
@@ -155,8 +177,7 @@ def _blocks(items: Sequence[Item]) -> list[Unit]:
 
 
 def _item(row: Mapping[str, Any], index: int, rank: int) -> Item:
-    run_id, metadata = row.get("run_id"), row.get("metadata")
-    run = run_id if isinstance(run_id, str) else ""
+    metadata, run = row.get("metadata"), text_or_empty(row.get("run_id"))
     speaker = speaker_of(row)
     message = None
     if speaker is not None:
@@ -217,8 +238,9 @@ class RunProgress:
         for unit in units:
             if self._is_awaited(unit):
                 awaited.add(unit.run_id)
-            is_held = unit.run_id in awaited and (unit.is_block or bool(unit.run_id))
-            if not is_held and unit.run_id not in going_on and not (self._asking and unit.run_id == self._asking):
+            runs = {self._items[place].run_id for place in unit.places} | {unit.run_id}
+            is_held = bool(runs & awaited) and (unit.is_block or bool(unit.run_id))
+            if not is_held and not runs & going_on and not (self._asking and self._asking in runs):
                 yield unit
 
     def _is_awaited(self, unit: Unit) -> bool:
@@ -239,7 +261,7 @@ def headless_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> lis
     """The runs that may go on and whose human input is not among the rows, in the order of the rows."""
     return [
         run_id
-        for run_id, members in _by_run(rows).items()
+        for run_id, members in _by_run(native_rows([*rows])).items()
         if _newest(members) >= now - idle and "user" not in map(speaker_of, members)
     ]
 
@@ -255,9 +277,8 @@ def silent_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> list[
 
 
 def speaker_of(row: Mapping[str, Any]) -> Speaker | None:
-    """The speaker of a row; None for one that no context shows."""
-    role = row.get("role")
-    return SPEAKERS.get(role.lower()) if isinstance(role, str) else None
+    """The speaker of a row in the form inside; None for one that no context shows."""
+    return SPEAKERS.get(text_or_empty(row.get("role")))
 
 
 def stored_at(row: Row) -> datetime | None:

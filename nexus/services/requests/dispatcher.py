@@ -27,9 +27,11 @@ from nexus.core.concurrency import OuterHandler, Pending, supervised
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Metrics, NoMetrics
-from nexus.core.models import AMBIGUOUS_ID, Message, Role, Topics, is_ambiguous
+from nexus.core.models import AMBIGUOUS_ID, Message, Role, Topics, Why, is_ambiguous
 from nexus.core.ports import Bus, Delivery, Work
 from nexus.core.wire import EnvelopeError, find_sender
+from nexus.services.history.forms import left_out_of, native, read_input
+from nexus.services.history.rows import row_of
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import MOST_REFUSALS_PER_OWNER, RequestService
 from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader
@@ -40,10 +42,10 @@ from nexus.services.requests.envelope import (
     read_incoming,
     read_message,
     read_tool_call,
+    too_large_result,
 )
 from nexus.services.requests.tool_calls import MOST_CALLS, MOST_CALLS_ASIDE, ToolCallService
 from nexus.services.session_state.service import SessionStates
-from nexus.services.text.content import as_text
 from nexus.services.tools.registry import ToolCatalog
 
 _log = structlog.get_logger(__name__)
@@ -64,7 +66,8 @@ _MOST_UNREAD, _MOST_UNREAD_BYTES, _MOST_HELD_UP = 8_192, 64 << 20, 64
 _SLICE_S: Final = 0.005
 _OFFER_AGAIN_S: Final = 0.2
 
-_RECORDED: Final = (Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.RUNS_INPUT)
+_RESULTS: Final = (Topics.LLM_RESULTS, Topics.TOOLS_RESULTS)
+_RECORDED: Final = (*_RESULTS, Topics.RUNS_INPUT)
 NEWS: Final = (Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHANGED)
 
 
@@ -274,6 +277,8 @@ class Dispatcher:
                 # Where a signature is required this is found after it was verified.
                 return _Read(self._want_reload)
             fault = _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
+            if delivery.topic in _RESULTS and (told := too_large_result(delivery, error)):
+                return _Read(partial(self._record_instead, delivery.topic, told, fault), told.owner_key, told.run_id)
         except UnreadablePayloadError as error:
             too_large = len(delivery.payload) > self._settings.max_payload_bytes
             fault = _Fault(str(error), DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE)
@@ -296,7 +301,7 @@ class Dispatcher:
             case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS | Topics.RUNS_INPUT:
                 if reason := _why_not_recorded(delivery.topic, message):
                     return _Fault(reason, DeadLetterCause.REFUSED, message.id)
-                settled = partial(self._settle, delivery, message.id)
+                settled = partial(self._settle, delivery, message.id, partly=_what_is_not_understood(message))
                 return self._take(
                     delivery,
                     message,
@@ -313,6 +318,10 @@ class Dispatcher:
                 self._want_reload()
                 return None
 
+    def _record_instead(self, topic: str, told: Message, fault: _Fault) -> _Fault:
+        self._persistence.offer(topic, told, 0)
+        return fault
+
     def _want_reload(self) -> None:
         self._reload_wanted.set()
 
@@ -323,8 +332,9 @@ class Dispatcher:
         except ValueError as error:
             return _Fault(str(error), DeadLetterCause.REFUSED, message.id)
 
-    def _settle(self, delivery: Delivery, message_id: str, reason: str | None) -> None:
-        """Finish a delivery that is stored, or is refused for this reason."""
+    def _settle(self, delivery: Delivery, message_id: str, reason: str | None, *, partly: str | None = None) -> None:
+        """Finish a delivery that is stored, or is refused for this reason; `partly`: what of it is not understood."""
+        reason = reason or partly
         if reason is None:
             self._bus.done(delivery)
         else:
@@ -377,9 +387,16 @@ def _why_not_recorded(topic: str, message: Message) -> str | None:
         return f"metadata.session_id: {AMBIGUOUS_ID}"
     if topic == Topics.RUNS_INPUT and message.role is not Role.HUMAN:
         return "role: HUMAN is needed"
-    if topic == Topics.RUNS_INPUT and not as_text(message.content).strip():
-        return "content: is empty"
+    if topic == Topics.RUNS_INPUT and not ((said := read_input(message.content)) and said.text.strip()):
+        return "content: is empty, or no text and no list of parts"
     return None
+
+
+def _what_is_not_understood(message: Message) -> str | None:
+    """The parts of a message that no context will show, since nobody knows what they are."""
+    parts = [part for row in native(row_of(message)) for part in left_out_of(row, message.id)]
+    unknown = sorted({part.what for part in parts if part.why is Why.UNREADABLE})
+    return f"content: recorded, but not understood and not shown: {', '.join(unknown)}" if unknown else None
 
 
 async def _call(pass_on: Callable[[], Awaitable[None]]) -> None:

@@ -36,7 +36,10 @@ _NAMES: Final = tuple(name.encode() for name in sorted(MEMORY_TOOLS))
 _ESCAPED_LETTER: Final = b"\\u00"
 # For payloads that cannot be parsed. Within a text, quotation marks have a backslash before them.
 _NAME: Final = re.compile(rb'(?<!\\)"name"\s*+:\s*+"(' + b"|".join(_NAMES) + rb')"')
-_CALL_ID: Final = re.compile(rb'(?<!\\)"call_id"\s*+:\s*+"([\x20\x21\x23-\x5b\x5d-\x7e]{1,256})"')
+_CALL_ID: Final = re.compile(
+    rb'(?<!\\)"(?:call_id|tool_call_id|tool_use_id)"\s*+:\s*+"([\x20\x21\x23-\x5b\x5d-\x7e]{1,256})"'
+)
+_CALL_ID_WITHIN: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,24 @@ class IncomingRequest:
         """
         error = RequestError(ErrorCode.ID_CONFLICT, "id: belongs to another request; every request needs its own")
         return replace(self, key=self.fingerprint, asked=error)
+
+
+def too_large_result(delivery: Delivery, error: EnvelopeError) -> Message | None:
+    """What is recorded of a result that is larger than a message may be: that it was; None where its run is unknown.
+
+    Without it a model would be told that the call has no result yet.
+    """
+    ids = error.ids
+    if error.code is not ErrorCode.PAYLOAD_TOO_LARGE or not (ids.run_id and ids.owner_key):
+        return None
+    text = f"(too large to be recorded: {error.message})"
+    known = {"id": ids.id, "run_id": ids.run_id, "owner_key": ids.owner_key}
+    if delivery.topic == Topics.LLM_RESULTS:
+        return Message(**known, role=Role.AI, content=text)
+    ends = delivery.payload[:_CALL_ID_WITHIN], delivery.payload[-_CALL_ID_WITHIN:]
+    found = next((match for end in ends if (match := _CALL_ID.search(end))), None)
+    metadata = {"call_id": found[1].decode() if found else "", "status": "error", "execution_success": False}
+    return Message(**known, role=Role.TOOL, content=text, metadata=metadata)
 
 
 def error_content(error: RequestError) -> ErrorContent:

@@ -27,8 +27,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-from nexus.core.models import AMBIGUOUS_ID, MAX_ID_CHARS, is_ambiguous
-from nexus.services.history.recorder import DEFAULT_SESSION
+from nexus.core.models import AMBIGUOUS_ID, DEFAULT_SESSION, MAX_ID_CHARS, is_ambiguous
 from nexus.services.session_state.state import (
     LISTS,
     MOST_SUB_AGENTS,

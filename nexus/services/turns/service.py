@@ -25,13 +25,13 @@ import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
-from nexus.core.models import is_internal, parse_moment, utc_now
+from nexus.core.models import DEFAULT_SESSION, is_internal, parse_moment, utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
 from nexus.core.ports.memory import TurnTouch
 from nexus.core.ports.store import Refused
 from nexus.core.turns import CLOSE, Goal, Level, Turn, TurnStart
+from nexus.services.history.forms import input_text
 from nexus.services.session_queue import Key, SessionQueue
-from nexus.services.text.content import as_text
 from nexus.services.turns.documents import (
     OVERTAKEN,
     accumulated,
@@ -93,10 +93,10 @@ class TurnStarter:
     async def begin_late(self, touch: TurnTouch) -> Key | None:
         """Begin the turn of a run that has only results so far. Returns the session of its input; None without one."""
         row = await self._messages.run_input(touch.owner_key, touch.run_id)
-        text = as_text(row.get("content")) if row else ""
+        text = input_text(row) if row else ""
         if not row or not text:
             return None
-        key = touch.owner_key, str(row.get("session_id"))
+        key = touch.owner_key, str(row.get("session_id") or DEFAULT_SESSION)
         begun_at = parse_moment(row.get("timestamp")) or utc_now()
         start = TurnStart(*key, touch.run_id, begun_at, text, str(row.get("id", "")))
         await self.begin(key, [AskedStart(start, utc_now())])
@@ -131,7 +131,7 @@ class TurnStarter:
     async def _first_goal(self, key: Key, start: TurnStart) -> str:
         """The first input of a session, which may have a past from before there were turns."""
         first = await self._messages.first_input(*key)
-        return as_text(first.get("content")) if first else start.input
+        return input_text(first) if first else start.input
 
     async def _take_over(self, key: Key, start: TurnStart, known: Row) -> None:
         """Have the turn of a run know what a later request of the run brings."""

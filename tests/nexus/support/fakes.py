@@ -130,6 +130,24 @@ class FakeStore:
         found = [row for row in self._of(owner_key) if row.get("id") == message_id]
         return {name: found[0][name] for name in _HEADER if name in found[0]} if found else None
 
+    async def update_message(
+        self, owner_key: str, row_id: str, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
+    ) -> bool:
+        """Change fields of a row, nested ones by their path."""
+        self._ask("update_message")
+        row = next(row for row in self._of(owner_key) if row["_id"] == row_id)
+
+        def place(path: str) -> tuple[dict[str, Any], str]:
+            *outer, name = path.split(".")
+            return (row[outer[0]] if outer else row), name
+
+        if any(where.get(name) != value for (where, name), value in ((place(path), seen[path]) for path in seen)):
+            return False
+        for path, value in changes.items():
+            where, name = place(path)
+            where[name] = value
+        return True
+
     async def recorded_ids(self, owner_key: str, message_ids: Sequence[str]) -> set[str]:
         """Those of these `id`s that the owner has rows of."""
         self._ask("recorded_ids")

@@ -169,7 +169,7 @@ def to_openai(
     """`messages` and `tools` as they are. OpenAI finds cached prefixes by itself."""
     del stable, goes_on
     return Converted(
-        messages=[dict(message) for message in messages],
+        messages=[{key: value for key, value in message.items() if key != "failed"} for message in messages],
         tools=[dict(tool) for tool in tools],
         places=[(index, 0) for index in range(len(messages))],
         notes=[],

@@ -1,0 +1,590 @@
+"""Every form in which a message comes in, brought to the one inside (contract §11). Pure.
+
+Results on the bus, the messages of a request's history, rows of other writers and imported transcripts all pass through
+`native`. Inside, a message is a row as Nexus records it:
+
+- `role` is HUMAN, AI or TOOL (SYSTEM and COMMAND are in no context), `content` a text; that of a TOOL row any JSON.
+- An AI row has its calls in `metadata.tool_calls`, in any of the forms that `read_tool_calls` knows.
+- A TOOL row has in its metadata `call_id`, `tool_name`, `status` and `execution_success`, as far as they are known.
+- `metadata.left_out` names what of the message no context shows: pairs of a kind and a `Why`, by its name.
+
+A message of Anthropic or Gemini may hold answers, calls and results at once. It becomes several rows, each with its
+place under `PART`; the `_id` is that of the stored row.
+
+What is not understood is never dropped: a value stays as its JSON, and an unknown part of a list is left out by name.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from nexus.core.models import BESIDE_CONTENT, LeftOut, Role, Row, Why, gathered, read_role, role_of
+from nexus.services.history.tool_calls import as_id, read_tool_calls
+from nexus.services.text.content import as_text, compact_json, is_error
+
+PART: Final = "part"
+LEFT_OUT: Final = "left_out"
+RAW: Final = "raw"
+# The `source` of a recorded result.
+TOOL_RESULT: Final = "tool_result"
+# Recorded for a result without a status.
+_UNKNOWN: Final = "unknown"
+_DEEPEST: Final = 6
+_MEGABYTE: Final = 1_000_000
+
+# Names of the parts of a message, by their `type`.
+_TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_THINKING: Final = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text"})
+_CALLS: Final = frozenset(
+    {
+        *("tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "function_call", "custom_tool_call"),
+        *("tool_call_chunk", "invalid_tool_call", "server_tool_call", "non_standard_tool_call", "mcp_call"),
+    }
+)
+_RESULT_ENDINGS: Final = ("tool_result", "_call_output", "server_tool_call_result")
+_MEDIA: Final[Mapping[str, "MediaKind"]] = {
+    **dict.fromkeys(("image", "image_url", "input_image"), "image"),
+    **dict.fromkeys(("audio", "input_audio", "audio_url"), "audio"),
+    **dict.fromkeys(("video", "input_video", "video_url"), "video"),
+    **dict.fromkeys(("file", "input_file", "document", "container_upload", "media"), "file"),
+}
+_KINDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_TEXTS, "text"),
+    **dict.fromkeys(_THINKING, "thinking"),
+    **dict.fromkeys(_CALLS, "call"),
+    **dict.fromkeys(("function", "custom"), "nested call"),
+    **dict.fromkeys(_MEDIA, "media"),
+    "message": "message",
+}
+# Gemini's parts have no type; what they are is the name of their one field, in either spelling.
+_GEMINI: Final = {
+    **dict.fromkeys(("functionCall", "function_call"), "call"),
+    **dict.fromkeys(("functionResponse", "function_response"), "result"),
+    **dict.fromkeys(("inlineData", "inline_data", "fileData", "file_data"), "media"),
+    **dict.fromkeys(("executableCode", "executable_code", "codeExecutionResult", "code_execution_result"), "code"),
+}
+# Fields in which a message holds what it says.
+_BODY: Final = frozenset({"content", "parts", "text", "refusal", "tool_calls", "function_call", "additional_kwargs"})
+_WORDS_OF_THOUGHT: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+# Where whole responses have their messages, of which a caller uses the first.
+_RESPONSES: Final = ("choices", "candidates")
+# Metadata under other names than those of Nexus.
+_ALIASES: Final = frozenset(
+    {
+        *("tool_call_id", "tool_use_id", "is_error", "isError", "function_call", "additional_kwargs"),
+        *("invalid_tool_calls", "name"),
+    }
+)
+_NATIVE_ROLES: Final = frozenset({"HUMAN", "AI", "TOOL", "SYSTEM", "COMMAND"})
+_SUCCEEDED: Final = frozenset({"success", "ok", "completed", "succeeded", "done"})
+_MIME: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,80}")
+_DATA_URL: Final = re.compile(r"data:(?P<mime>[^;,]*)(?:;[^;,]*)*;base64,(?P<data>.*)", re.DOTALL)
+
+MediaKind = Literal["image", "audio", "video", "file"]
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image, a sound, a film or a file in a message.
+
+    Attributes:
+        mime: its type, such as `image/png`; `""` where that is not said.
+        size: bytes; None where they are not at hand.
+        url: an address, or `data:image/png;base64,…`; `""` for one that is only named, such as by a provider's file id.
+    """
+
+    kind: MediaKind
+    mime: str = ""
+    size: int | None = None
+    url: str = ""
+
+    @property
+    def word(self) -> str:
+        """What stands for it in a text, such as `[image: image/png, 20 KB]`."""
+        described = [*filter(None, (self.mime, _size(self.size)))]
+        return f"[{self.kind}: {', '.join(described)}]" if described else f"[{self.kind}]"
+
+
+class Input(NamedTuple):
+    """A human input: its text, with words for what is no text, and the images and files in it, in their order."""
+
+    text: str
+    media: tuple[Media, ...] = ()
+
+
+class _Call(NamedTuple):
+    call: Any
+
+
+class _Result(NamedTuple):
+    content: Any
+    known: Mapping[str, Any]
+
+
+class _AsJson(str):
+    """The JSON of a value that is not understood."""
+
+    __slots__ = ()
+
+
+class _Omitted(NamedTuple):
+    what: str
+    why: Why
+
+
+# What a message says, piece by piece; a text is a text.
+_Piece = str | Media | _Call | _Result | _Omitted
+
+
+def native_rows(rows: Sequence[Any]) -> Sequence[Any]:
+    """The rows in the form inside; parts of one row come last part first, as rows do in a list of the newest first."""
+    if all(map(is_native, rows)):
+        return rows
+    return [part for row in rows for part in reversed(native(row))]
+
+
+def is_native(row: Any) -> bool:
+    """Whether a row is in the form inside already, as nearly all are."""
+    if not isinstance(row, dict):
+        return False
+    role, metadata, content = row.get("role"), row.get("metadata"), row.get("content")
+    return (
+        isinstance(role, str)
+        and role in _NATIVE_ROLES
+        and (isinstance(content, str) or content is None)
+        and isinstance(metadata, dict)
+        and metadata.keys().isdisjoint(_ALIASES)
+        and row.keys().isdisjoint(BESIDE_CONTENT)
+    )
+
+
+def native(row: Any) -> list[Any]:
+    """The rows that a message is inside, in their order; what is no message with a known role stays as it is.
+
+    A message that says nothing is one row without content.
+    """
+    if is_native(row) or not isinstance(row, Mapping):
+        return [row]
+    role = role_of(row)
+    if role is None or role in {Role.SYSTEM, Role.COMMAND}:
+        return [row if role is None else {**row, "role": role.value}]
+    content, metadata = gathered(row)
+    known = metadata if isinstance(metadata, Mapping) else {}
+    outer = {name: value for name, value in row.items() if name not in BESIDE_CONTENT}
+    made = _rows_of(role, content, known)
+    if len(made) == 1:
+        return [{**outer, **made[0]}]
+    name = row.get("id")
+    return [
+        {**outer, **part, PART: index, **({"id": f"{name}#{index + 1}"} if index and isinstance(name, str) else {})}
+        for index, part in enumerate(made)
+    ]
+
+
+def left_out_of(row: Mapping[str, Any], where: str) -> tuple[LeftOut, ...]:
+    """What of a row in the form inside no context shows."""
+    metadata = row.get("metadata")
+    listed = metadata.get(LEFT_OUT) if isinstance(metadata, Mapping) else None
+    return tuple(
+        LeftOut(pair[0], where, Why[pair[1]])
+        for pair in (listed if isinstance(listed, list | tuple) else ())
+        if isinstance(pair, list | tuple)
+        and len(pair) == 2  # noqa: PLR2004  # kind and reason
+        and isinstance(pair[0], str)
+        and isinstance(pair[1], str)
+        and pair[1] in Why.__members__
+    )
+
+
+def read_input(content: Any) -> Input | None:
+    """The text and the media of a human input in any form; None for a value that is none.
+
+    Results of tools in it are not part of it.
+    """
+    texts: list[str] = []
+    media: list[Media] = []
+    for piece in _pieces(content, Role.HUMAN):
+        if isinstance(piece, _AsJson):
+            return None
+        if isinstance(piece, str):
+            texts.append(piece)
+        elif isinstance(piece, Media):
+            texts.append(piece.word)
+            media.append(piece)
+    return Input("\n".join(texts), tuple(media))
+
+
+def input_text(row: Any) -> str:
+    """The text of a human's row in any form; `""` for none."""
+    return next((as_text(part.get("content")) for part in native(row) if part.get("role") == Role.HUMAN.value), "")
+
+
+def success_of(metadata: Mapping[str, Any]) -> bool | None:
+    """Whether the call of a result with this metadata succeeded; None where it does not say."""
+    if metadata.get("status", _UNKNOWN) == _UNKNOWN and metadata.get("execution_success") is not True:
+        # For a result without a status False is recorded.
+        return None
+    given = metadata.get("execution_success")
+    return given if isinstance(given, bool) else _is_success(metadata.get("status"))
+
+
+def _is_success(status: Any) -> bool:
+    return isinstance(status, str) and status.lower() in _SUCCEEDED
+
+
+def _rows_of(role: Role, content: Any, known: Mapping[str, Any]) -> list[Row]:
+    """What a message says as rows without ids and times."""
+    # The calls are among the pieces, and belong to one of the rows.
+    metadata = {name: value for name, value in known.items() if name not in _ALIASES and name != "tool_calls"}
+    if _is_result(role, content):
+        # What was recorded here came out of its envelope then.
+        is_recorded = known.get("source") == TOOL_RESULT
+        pieces: list[_Piece] = [_Result(content, known) if is_recorded else _result(content, known)]
+    else:
+        pieces = [*_pieces(content, role)]
+    if role is Role.AI:
+        pieces += _not_among(pieces, _calls_beside(known))
+    rows: list[Row] = []
+    making = _Making(role)
+    for piece in pieces:
+        if isinstance(piece, _Result):
+            rows += making.ended()
+            making = _Making(role)
+            rows.append(_result_row(piece))
+            continue
+        if making.role is not (wanted := Role.AI if isinstance(piece, _Call) else making.role):
+            # A call is the assistant's, under whatever name it comes.
+            rows += making.ended()
+            making = _Making(wanted)
+        making.add(piece)
+    rows += making.ended()
+    made = rows or [{"role": role.value, "content": None if content is None else "", "metadata": {}}]
+    usage = _usage(content) if role is Role.AI else {}
+    return [{**row, "metadata": {**metadata, **usage, **row["metadata"]}} for row in made]
+
+
+class _Making:
+    """A HUMAN or AI row in the making."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self._texts: list[str] = []
+        self._calls: list[Any] = []
+        self._omitted: list[list[str]] = []
+
+    def add(self, piece: _Piece) -> None:
+        match piece:
+            case str():
+                self._texts.append(piece)
+            case Media():
+                self._texts.append(piece.word)
+            case _Call(call):
+                self._calls.append(call)
+            case _Omitted(what, why):
+                self._omitted.append([what, why.name])
+            case _:
+                pass
+
+    def ended(self) -> list[Row]:
+        if not (self._texts or self._calls or self._omitted):
+            return []
+        calls = {"tool_calls": self._calls} if self._calls else {}
+        omitted = {LEFT_OUT: self._omitted} if self._omitted else {}
+        return [{"role": self.role.value, "content": "\n".join(self._texts), "metadata": calls | omitted}]
+
+
+def _not_among(pieces: Iterable[_Piece], calls: Iterable[Any]) -> Iterator[_Piece]:
+    """The calls that are not among the pieces: some clients name a call twice, in the content and beside it."""
+    known = {_key_of(piece.call) for piece in pieces if isinstance(piece, _Call)}
+    return (_Call(call) for call in calls if _key_of(call) not in known)
+
+
+def _key_of(call: Any) -> Any:
+    return next(
+        ((read.id, "") if read.id else (read.name, read.raw_arguments) for read in read_tool_calls([call])), None
+    )
+
+
+def _is_result(role: Role, content: Any) -> bool:
+    """Whether a message of a tool is one result; else its parts are results."""
+    if role is not Role.TOOL:
+        return False
+    return not any(_kind_of(part) == "result" for part in (content if isinstance(content, list | tuple) else [content]))
+
+
+def _result_row(result: _Result) -> Row:
+    known = result.known
+    failed = known.get("is_error") is True or known.get("isError") is True or is_error(result.content)
+    status = "error" if failed else known.get("status")
+    done = False if failed else known.get("execution_success")
+    fields = {
+        "call_id": as_id(_first(known, "call_id", "tool_call_id", "tool_use_id")),
+        "tool_name": _first(known, "tool_name", "name"),
+        "status": status,
+        "execution_success": done if isinstance(done, bool) or status is None else _is_success(status),
+    }
+    content, omitted = _content_of_result(result.content)
+    metadata = {name: value for name, value in fields.items() if value not in (None, "")}
+    return {"role": "TOOL", "content": content, "metadata": metadata | ({LEFT_OUT: omitted} if omitted else {})}
+
+
+def _result(content: Any, known: Mapping[str, Any]) -> _Result:
+    """The result that is all of a message."""
+    if isinstance(content, Mapping):
+        if "result" in content:
+            return _Result(content["result"], {**content, **_given(known)})
+        if isinstance(content.get("data"), Mapping) and "type" in content:
+            # LangChain.
+            return _result(content["data"], known)
+        if "content" in content and not content.keys().isdisjoint({*_IDS, "role"}):
+            return _Result(content["content"], {**content, **_given(known)})
+    return _Result(content, known)
+
+
+_IDS: Final = ("call_id", "tool_call_id", "tool_use_id")
+
+
+def _given(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in known.items() if value is not None and value != ""}
+
+
+def _content_of_result(content: Any) -> tuple[Any, list[list[str]]]:
+    """A result with words in the place of media; any other JSON as it is."""
+    if not isinstance(content, list | tuple) or not content:
+        return content, []
+    if not all(isinstance(part, str) or _kind_of(part) in {"text", "media", "thinking"} for part in content):
+        return content, []
+    pieces = [piece for part in content for piece in _part(part, Role.TOOL, 0)]
+    omitted = [[piece.what, piece.why.name] for piece in pieces if isinstance(piece, _Omitted)]
+    texts = [piece.word if isinstance(piece, Media) else piece for piece in pieces if isinstance(piece, str | Media)]
+    return "\n".join(texts), omitted
+
+
+def _pieces(value: Any, role: Role, depth: int = 0) -> Iterator[_Piece]:
+    """What a content, a message or a whole response says, in its order."""
+    if value is None or value == "":
+        return
+    if isinstance(value, str):
+        yield value
+    elif depth > _DEEPEST:
+        yield as_text(value)
+    elif isinstance(value, list | tuple):
+        yield from _pieces_of_list(value, role, depth)
+    elif isinstance(value, Mapping):
+        yield from _pieces_of_object(value, role, depth)
+    else:
+        yield _AsJson(as_text(value))
+
+
+def _pieces_of_list(items: Sequence[Any], role: Role, depth: int) -> Iterator[_Piece]:
+    if not all(isinstance(item, str) or _kind_of(item) for item in items) and not any(
+        _kind_of(item) for item in items if isinstance(item, Mapping)
+    ):
+        # No list of parts.
+        yield _AsJson(as_text(items))
+        return
+    for item in items:
+        yield from _part(item, role, depth)
+
+
+def _pieces_of_object(value: Mapping[str, Any], role: Role, depth: int) -> Iterator[_Piece]:
+    if (inner := _wrapped(value)) is not None:
+        yield from _pieces(inner, role, depth + 1)
+    elif _kind_of(value):
+        yield from _part(value, role, depth)
+    elif not _BODY.isdisjoint(value):
+        yield from _pieces_of_message(value, role, depth + 1)
+    elif value:
+        yield _AsJson(compact_json(value))
+    if further := [name for name in _RESPONSES if isinstance(value.get(name), list | tuple) and len(value[name]) > 1]:
+        yield _Omitted(f"{len(value[further[0]]) - 1} further {further[0]}", Why.TOO_MANY)
+
+
+def _wrapped(value: Mapping[str, Any]) -> Any:
+    """What a whole response, or a message of LangChain, is about; None for anything else."""
+    for name in _RESPONSES:
+        # Chat completions of OpenAI, and Gemini.
+        if isinstance(responses := value.get(name), list | tuple):
+            return responses[0] if responses else ""
+    if isinstance(value.get("output"), list | tuple) and not value.get("call_id"):
+        # OpenAI's Responses API.
+        return value["output"]
+    if isinstance(value.get("message"), Mapping):
+        return value["message"]
+    return value["data"] if isinstance(value.get("data"), Mapping) and read_role(value.get("type")) else None
+
+
+def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iterator[_Piece]:
+    if any(value.get(name) for name in _WORDS_OF_THOUGHT):
+        yield _Omitted("thinking", Why.THINKING)
+    pieces = [piece for name in ("content", "parts") for piece in _pieces(value.get(name), role, depth)]
+    yield from pieces
+    texts = ("refusal",) if "content" in value else ("refusal", "text")
+    yield from (value[name] for name in texts if isinstance(value.get(name), str) and value[name])
+    if isinstance(audio := value.get("audio"), Mapping):
+        yield from _audio(audio)
+    yield from _not_among(pieces, _calls_beside(value))
+
+
+def _audio(audio: Mapping[str, Any]) -> Iterator[_Piece]:
+    """The spoken answer of a chat completion: its words, or that there is one."""
+    transcript = audio.get("transcript")
+    yield transcript if isinstance(transcript, str) and transcript else _media("audio", {"data": audio.get("data")})
+
+
+def _calls_beside(value: Mapping[str, Any]) -> Iterator[Any]:
+    """The calls that stand beside a content."""
+    more = value.get("additional_kwargs")
+    for source in (value, more if isinstance(more, Mapping) else {}):
+        for name in ("tool_calls", "invalid_tool_calls"):
+            if isinstance(calls := source.get(name), list | tuple):
+                yield from calls
+        if isinstance(call := source.get("function_call"), Mapping):
+            yield call
+
+
+def _kind_of(part: Any) -> str:
+    """What kind of part of a message it is; `""` for none that is known."""
+    if not isinstance(part, Mapping):
+        return ""
+    kind = part.get("type")
+    return _kind_by_type(kind, part) if isinstance(kind, str) else _kind_by_field(part)
+
+
+def _kind_by_type(kind: str, part: Mapping[str, Any]) -> str:
+    named = "result" if kind.endswith(_RESULT_ENDINGS) else _KINDS.get(kind, "")
+    match named:
+        case "text":
+            is_whole = isinstance(part.get(_TEXTS[kind]), str)
+        case "message":
+            is_whole = "content" in part or "role" in part
+        case "nested call":
+            named, is_whole = "call", isinstance(part.get(kind), Mapping)
+        case _:
+            is_whole = True
+    return named if is_whole else ""
+
+
+def _kind_by_field(part: Mapping[str, Any]) -> str:
+    if part.get("thought") is True and "text" in part:
+        return "thinking"
+    if gemini := next((kind for name, kind in _GEMINI.items() if _is_object(part, name)), ""):
+        return gemini
+    return "text" if isinstance(part.get("text"), str) and _BODY.isdisjoint(part.keys() - {"text"}) else ""
+
+
+def _part(part: Any, role: Role, depth: int) -> Iterator[_Piece]:
+    """What one part of a message says."""
+    if not isinstance(part, Mapping):
+        yield from _pieces(part, role, depth + 1)
+        return
+    match _kind_of(part):
+        case "text":
+            yield from filter(None, [part[_TEXTS.get(part.get("type") or "text", "text")]])
+        case "thinking":
+            yield _Omitted("thinking", Why.THINKING)
+        case "call":
+            yield _Call(
+                next((part[name] for name in ("functionCall", "function_call") if _is_object(part, name)), part)
+            )
+        case "result":
+            yield _result_of_part(part)
+        case "media":
+            yield from _media_of_part(part)
+        case "message":
+            yield from _pieces_of_message(part, role, depth + 1)
+        case "code":
+            code = next(part[name] for name in _GEMINI if _is_object(part, name))
+            yield as_text(_first(code, "code", "output") or dict(code))
+        case _:
+            yield _text_of(part, "text") or _Omitted(_named(part), Why.UNREADABLE)
+
+
+def _is_object(part: Mapping[str, Any], name: str) -> bool:
+    return isinstance(part.get(name), Mapping)
+
+
+def _named(part: Mapping[str, Any]) -> str:
+    """The kind of a part that is not understood, for the manifest: no content."""
+    kind = part.get("type")
+    return kind if isinstance(kind, str) and re.fullmatch(r"[a-z0-9_]{1,40}", kind) else "part"
+
+
+def _result_of_part(part: Mapping[str, Any]) -> _Result:
+    response = next((part[name] for name in ("functionResponse", "function_response") if _is_object(part, name)), None)
+    if response is None:
+        content = next((part[name] for name in ("content", "output", "result") if name in part), None)
+        return _Result(content, {**part, "call_id": _first(part, *_IDS, "id")})
+    answer, failed = response.get("response"), False
+    if isinstance(answer, Mapping) and len(answer) == 1:
+        failed = "error" in answer
+        answer = next((answer[name] for name in ("output", "result", "error") if name in answer), answer)
+    return _Result(answer, {"call_id": response.get("id"), "name": response.get("name"), "is_error": failed})
+
+
+def _media_of_part(part: Mapping[str, Any]) -> Iterator[_Piece]:
+    kind = _MEDIA.get(str(part.get("type")), "file")
+    # A document may be its own text.
+    source = part.get("source")
+    if kind == "file" and isinstance(source, Mapping):
+        if source.get("type") == "text" and isinstance(source.get("data"), str):
+            yield source["data"]
+            return
+        if source.get("type") == "content":
+            yield from _pieces(source.get("content"), Role.HUMAN, 1)
+            return
+    nested: Mapping[str, Any] = next(
+        (part[name] for name in (*_GEMINI, str(part.get("type")), "source", "image", "file") if _is_object(part, name)),
+        {},
+    )
+    yield _media(kind, {**part, **nested})
+
+
+def _media(kind: MediaKind, given: Mapping[str, Any]) -> Media:
+    url = _text_of(
+        given, "url", "image_url", "audio_url", "video_url", "file_url", "fileUri", "file_uri", "uri", "file_data"
+    )
+    data = _text_of(given, "data", "base64")
+    mime = _text_of(given, "media_type", "mimeType", "mime_type").lower()
+    if found := _DATA_URL.fullmatch(url):
+        mime, data, url = mime or found["mime"].lower(), found["data"], ""
+    if not mime and (form := _text_of(given, "format")) and kind == "audio":
+        mime = f"audio/{form}"
+    mime = mime if _MIME.fullmatch(mime) else ""
+    kind = next((known for known in ("image", "audio", "video") if mime.startswith(f"{known}/")), kind)
+    if data:
+        size = len(data) * 3 // 4 - data[-2:].count("=")
+        return Media(kind, mime, size, f"data:{mime};base64,{data}")
+    return Media(kind, mime, None, url)
+
+
+def _text_of(given: Mapping[str, Any], *names: str) -> str:
+    return next((given[name] for name in names if isinstance(given.get(name), str) and given[name]), "")
+
+
+def _first(given: Mapping[str, Any], *names: str) -> Any:
+    return next((given[name] for name in names if given.get(name) not in (None, "")), None)
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return ""
+    return f"{size / 1e6:.1f} MB" if size >= _MEGABYTE else f"{-(-size // 1_000)} KB"
+
+
+# What providers call the tokens of the prompt, those of the answer, and both.
+_USAGE: Final = (
+    ("prompt_tokens", ("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_token_count")),
+    ("completion_tokens", ("completion_tokens", "output_tokens", "candidatesTokenCount", "candidates_token_count")),
+    ("total_tokens", ("total_tokens", "totalTokenCount", "total_token_count")),
+)
+
+
+def _usage(content: Any) -> dict[str, Any]:
+    """The tokens that a response says it took, under one set of names."""
+    given = _first(content, "usage", "usageMetadata", "usage_metadata") if isinstance(content, Mapping) else None
+    if not isinstance(given, Mapping):
+        return {}
+    counts = {ours: value for ours, theirs in _USAGE if (value := _first(given, *theirs)) is not None}
+    return {"usage": counts} if counts else {}
