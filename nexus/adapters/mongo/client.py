@@ -5,7 +5,8 @@
   survive cancellation while a task waits for its connection pool (pymongo 4.20: "Lock is not acquired", or a lock that
   is never released).
 - A bounded number of calls runs at once; further ones wait, and can be cancelled there.
-- After a call that found no server, calls fail at once for half a second, rather than after their time limit each.
+- After a call that found no server, one call in half a second is made until one is answered, and the others fail at
+  once, rather than after their time limit each: builds would queue behind builds that wait.
 - Errors become `StoreRejectedError` (the same write would fail again) or `StoreUnavailableError` here and nowhere else,
   also those to which a reply leads that is not as it should be. Their texts name no host and no content.
 """
@@ -83,14 +84,18 @@ class Calls:
     def __init__(self, at_once: int) -> None:
         self._running: set[asyncio.Task[Any]] = set()
         self._places = anyio.Semaphore(at_once, fast_acquire=True)
-        self._cooldown_until = 0.0
+        self._is_away = False
+        self._next_try = 0.0
 
     async def run(self, call: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         """The call's result. A caller that is cancelled here leaves a call that has begun running."""
         await self._places.acquire()
-        if asyncio.get_running_loop().time() < self._cooldown_until:
-            self._places.release()
-            raise StoreUnavailableError("did not answer a moment ago")
+        if self._is_away:
+            now = asyncio.get_running_loop().time()
+            if now < self._next_try:
+                self._places.release()
+                raise StoreUnavailableError("did not answer a moment ago")
+            self._next_try = now + _COOLDOWN_S
         task = asyncio.create_task(call())
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -121,7 +126,9 @@ class Calls:
         # A slow query says nothing about the server, and a server that is no longer primary names the way to the next.
         passing = NetworkTimeout | WaitQueueTimeoutError | NotPrimaryError
         if isinstance(error, ConnectionFailure) and not isinstance(error, passing):
-            self._cooldown_until = task.get_loop().time() + _COOLDOWN_S
+            self._is_away, self._next_try = True, task.get_loop().time() + _COOLDOWN_S
+        elif not (task.cancelled() or isinstance(error, ConnectionFailure)):
+            self._is_away = False
 
 
 class Operations:

@@ -122,7 +122,8 @@ class _Timings:
             yield
         finally:
             seconds = time.perf_counter() - started
-            self.ms[stage.value] = round(seconds * 1_000, 3)
+            # A context that is assembled anew after a compaction is gathered twice.
+            self.ms[stage.value] = round(self.ms.get(stage.value, 0) + seconds * 1_000, 3)
             self._metrics.took(stage, seconds)
 
 
@@ -350,12 +351,12 @@ class ContextBuilder:
 
     async def _agent_context(self, build: Build, start: RunStart, timings: _Timings) -> AgentContext:
         request, sources = build.request, self._sources
-        memory = await read_run_memory(sources, build)
-        view, snapshot = memory.view, memory.shown(request)
-        kept = view.remembered if view else None
-        if _may_begin(request):
-            start.begin(kept.goal if kept else None)
         with timings.measured(Stage.GATHER):
+            memory = await read_run_memory(sources, build)
+            view, snapshot = memory.view, memory.shown(request)
+            kept = view.remembered if view else None
+            if _may_begin(request):
+                start.begin(kept.goal if kept else None)
             session = await gather_session(sources, build, view, snapshot)
             # The turns to read depend on the rows of the session.
             chars = build.run_chars + sum(map(chars_of, session.rows))

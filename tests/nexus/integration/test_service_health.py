@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import pytest
 from anyio.abc import TaskStatus
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
@@ -17,6 +18,7 @@ from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings, SystemSettings
 from nexus.core.models import Message, Role, Run, Topics
 from nexus.core.wire import encode
+from tests.nexus.support.mongo_server import mongo_server
 from tests.nexus.support.proxy import proxied
 from tests.nexus.support.redis_server import HOST, redis_server
 from tests.nexus.support.waiting import PATIENCE_S, until
@@ -34,10 +36,10 @@ def settings(uri: str, name: str, drain_seconds: float = 0) -> Settings:
     )
 
 
-async def build(nexus: Nexus) -> dict[str, Any]:
+async def build(nexus: Nexus, **metadata: str) -> dict[str, Any]:
     """A context of an owner whose every word is a canary."""
     human = Message(run_id=f"run-{SECRET}", owner_key=SECRET, role=Role.HUMAN, content=SECRET)
-    run = Run(id=human.run_id, owner_key=SECRET, history=[human])
+    run = Run(id=human.run_id, owner_key=SECRET, history=[human], metadata=metadata)
     async with ContextClient(nexus.bus).listening() as client:
         return await client.build(run, timeout=PATIENCE_S)
 
@@ -163,3 +165,18 @@ async def test_a_redis_that_is_gone(mongo_uri: str, database_name: str) -> None:
             assert await until(readiness(nexus, "bus", well=False)) == "not connected"
             await server.start()
             assert await until(readiness(nexus, "bus", well=True)) == "ok"
+
+
+@pytest.mark.parametrize("layout", ["dialogue", "agent", "thinking"])
+async def test_where_the_time_goes_without_mongodb(layout: str) -> None:
+    """With MongoDB killed, a build's time is that of gathering, in its manifest and in the figures."""
+    async with mongo_server() as mongo, open_nexus(settings(mongo.uri, "n")) as nexus:
+        await mongo.kill()
+        content = await build(nexus, layout=layout)
+        found = await figures(nexus)
+    assert "history" in content["degraded"] or layout == "thinking"
+    spent_ms = content["context"]["timings_ms"]
+    assert spent_ms["gather"] > spent_ms["build"] / 2
+    sums = {stage: found[f"nexus_stage_seconds_sum {stage}"] for stage in ("queue", "gather", "build")}
+    assert sums["gather"] > sums["build"] / 2
+    assert sums["gather"] > sums["queue"]

@@ -75,6 +75,39 @@ def test_without_a_server_calls_fail_at_once_for_a_moment(fault: Exception, *, w
     run(test)
 
 
+def test_without_a_server_few_calls_wait_for_it() -> None:
+    """Of many that go on coming, two a second wait for their time limit, until one is answered."""
+
+    async def test() -> None:
+        calls, server = Calls(100), Server(ServerSelectionTimeoutError("none"))
+        failed = [0]
+
+        async def call() -> None:
+            try:
+                await calls.run(server.ask)
+            except StoreUnavailableError:
+                failed[0] += 1
+
+        with suppress(StoreUnavailableError):
+            await calls.run(server.ask)
+        # From now on the driver looks for a server until the call's time limit ends.
+        server.open.clear()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(300):
+                await asyncio.sleep(0.01)
+                tasks.create_task(call())
+            await asyncio.sleep(0)
+            assert server.asked == 1 + 5
+            assert failed == [300 - 5]
+            server.fault = None
+            server.open.set()
+        tried = server.asked
+        await asyncio.gather(*(calls.run(server.ask) for _ in range(9)))
+        assert server.asked == tried + 9
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     "fault",
     [NetworkTimeout("slow"), WaitQueueTimeoutError("full"), NotPrimaryError("moved"), OperationFailure("no", 50)],
