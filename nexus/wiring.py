@@ -8,15 +8,19 @@ bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──
                           └─ stored settings                    └─ RequestLedger
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
+
+import structlog
 
 from nexus import __version__
 from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.adapters.tokenizer import open_tokenizer
 from nexus.config import BusSettings, Settings, signing_of
 from nexus.config.loading import with_stored
+from nexus.config.sources import origins
 from nexus.connections import Transport
 from nexus.core.ports import Bus, LanguageModel, Store, Subscription, TokenCounter
 from nexus.services.context.budget import WindowSettings
@@ -35,6 +39,8 @@ from nexus.services.tools.memory_tools import MemoryLimits, definitions
 from nexus.services.tools.registry import ToolCatalog, ToolRegistry, discover
 from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnSettings, TurnWorker
+
+_log = structlog.get_logger(__name__)
 
 # Turns are summarised by the same model, and are many more.
 _REFINED_AT_ONCE: Final = 2
@@ -99,7 +105,7 @@ class Nexus:
             StoreUnavailableError, ConfigError: as for `load_stored`; the settings stay as they are.
         """
         document = await self.store.find_configuration(self.settings.environment)
-        settings = with_stored(self.settings, document or {})
+        settings = settings_in_force(self.settings, document or {})
         self.builder.settings = builder_settings(settings)
         self.turns.worker.settings = turn_settings(settings)
         if services := self.working_memory:
@@ -197,6 +203,19 @@ def _memory_services(  # noqa: PLR0917  # one for each part
         memory, transport.bus, transport.ledger, letters, persistence, store.ping, answering, metrics
     )
     return MemoryServices(memory, compactor, refiner, tool_calls)
+
+
+def settings_in_force(settings: Settings, document: Mapping[str, Any]) -> Settings:
+    """The settings with the stored document over them; logs which values of the settings file it outranks.
+
+    Raises:
+        ConfigError: the document is wrong.
+    """
+    result = with_stored(settings, document)
+    if outranked := [origin.key for origin in origins(settings, document) if origin.outranked]:
+        reason = f"the settings file has other values: {', '.join(outranked)}"
+        _log.info("stored_settings_override_file", environment=settings.environment, reason=reason)
+    return result
 
 
 def builder_settings(settings: Settings) -> BuilderSettings:

@@ -35,13 +35,13 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     File and environment are each checked by themselves, so that a fault is reported where it stands.
     """
     variables = os.environ if environ is None else environ
-    path = _path_of(path, variables)
+    path = path_of(path, variables)
     in_file = _read_file(path, variables) if path else {}
-    in_environment = _read_environment(variables)
+    in_environment = read_environment(variables)
     _raise_if_any(
         [
             *find_faults(in_file, lambda _: str(path)),
-            *find_faults(in_environment, lambda place: f"environment variable {_variable_of(place, variables)}"),
+            *find_faults(in_environment, lambda place: f"environment variable {variable_of(place, variables)}"),
             *_misspelled(variables),
         ]
     )
@@ -56,7 +56,7 @@ def exposed_secrets(path: Path | None = None, environ: Mapping[str, str] | None 
 
     A `${VAR}` is no secret: its value is elsewhere.
     """
-    path = _path_of(path, os.environ if environ is None else environ)
+    path = path_of(path, os.environ if environ is None else environ)
     mode = S_IMODE(path.stat().st_mode) if path else 0
     if path is None or not mode & (S_IRGRP | S_IROTH):
         return None
@@ -75,7 +75,8 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
         yield key, str(value)
 
 
-def _path_of(path: Path | None, variables: Mapping[str, str]) -> Path | None:
+def path_of(path: Path | None, variables: Mapping[str, str]) -> Path | None:
+    """The settings file; None for none."""
     named = variables.get("NEXUS_CONFIG")
     return path or (Path(named) if named else None)
 
@@ -88,9 +89,11 @@ def with_stored(settings: Settings, document: Mapping[str, Any], environ: Mappin
     stored = {name: document[name] for name in STORED_SECTIONS if document.get(name) is not None}
     source = f"configurations document of environment {settings.environment!r}"
     _raise_if_any(find_faults(stored, lambda _: source))
-    in_environment = _read_environment(os.environ if environ is None else environ)
+    in_environment = read_environment(os.environ if environ is None else environ)
     overrides = {name: keys for name, keys in in_environment.items() if name in STORED_SECTIONS}
-    return Settings.model_validate(_merged(_merged(settings.model_dump(), stored), overrides))
+    result = Settings.model_validate(_merged(_merged(settings.model_dump(), stored), overrides))
+    _raise_if_any([f"{source}: {line}" for line in result.conflicts()])
+    return result
 
 
 def _raise_if_any(faults: list[str]) -> None:
@@ -190,7 +193,7 @@ def _places(variables: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
             yield name, name.removeprefix(_PREFIX).lower().split("__")
 
 
-def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+def read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     """The sections from `NEXUS_<SECTION>__<KEY>` variables."""
     values: dict[str, Any] = {}
     for name, (*sections, key) in _places(variables):
@@ -210,7 +213,7 @@ def _plain_or_yaml(text: str, variable: str, key: str) -> Any:
         return text
 
 
-def _variable_of(place: Sequence[str], variables: Iterable[str]) -> str:
+def variable_of(place: Sequence[str], variables: Iterable[str]) -> str:
     """The variable that sets the value at `place`, a section around it or a key inside it; empty where none does."""
     for name, set_here in _places(variables):
         shared = min(len(set_here), len(place))
@@ -222,7 +225,7 @@ def _variable_of(place: Sequence[str], variables: Iterable[str]) -> str:
 def _source_of(line: str, path: Path | None, in_file: Mapping[str, Any], variables: Mapping[str, str]) -> str:
     """Where the key that a line begins with is set, as the line's beginning; nothing where it has its default."""
     place = line.partition(":")[0].split(".")
-    if variable := _variable_of(place, variables):
+    if variable := variable_of(place, variables):
         return f"environment variable {variable}: "
     value: Any = in_file
     for name in place:

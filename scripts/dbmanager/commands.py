@@ -26,7 +26,6 @@ from .documents import STDOUT, Criteria
 from .menu import Menu
 from .operations import Session
 from .server import Refusal, WrongUsage, address_of, checked_database_name, connect, explain, one_line
-from .stored_settings import DEFAULT_TEMPLATE
 from .terminal import Terminal, plain
 
 PROGRAM = "database_manager"
@@ -224,7 +223,7 @@ def _analyze(session: Session, collection: Name = "messages") -> None:
 
 @_command(
     "init-config",
-    "  database_manager.py init-config --environment production --dry-run\n"
+    "  database_manager.py init-config --environment production --from settings.yml\n"
     "  database_manager.py init-config --reset memory.truncate_chars --yes",
 )
 def _init_config(
@@ -233,13 +232,14 @@ def _init_config(
         str | None, typer.Option("--environment", metavar="NAME", help="Default: NEXUS_ENV, else development.")
     ] = None,
     template: Annotated[
-        Path, typer.Option("--from", metavar="FILE", show_default="config.example.yml", help="The template.")
-    ] = DEFAULT_TEMPLATE,
+        Path | None, typer.Option("--from", metavar="FILE", help="A settings file with what is to be stored.")
+    ] = None,
     reset: Annotated[
-        list[str] | None, typer.Option("--reset", metavar="KEY", help="Set KEY back to the template; repeatable.")
+        list[str] | None,
+        typer.Option("--reset", metavar="KEY", help="Store FILE's value of KEY, or without one remove it; repeatable."),
     ] = None,
 ) -> None:
-    """Create or complete the stored settings of an environment; changed values are kept."""
+    """Create the stored settings of an environment, empty, or complete them; stored values are kept."""
     named = session.settings.environment if environment is None else environment
     operations.init_config(session, named, template=template, reset=reset or ())
 

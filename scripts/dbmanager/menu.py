@@ -14,7 +14,6 @@ from . import operations
 from .documents import FORMATS, Criteria
 from .operations import Session
 from .server import NobodyToAskError, Refusal, checked_database_name, collections, explain, one_line
-from .stored_settings import DEFAULT_TEMPLATE
 from .terminal import line
 
 _ENVIRONMENTS = {"": "development", "1": "development", "2": "production"}
@@ -156,7 +155,7 @@ class Menu:
     def _init_config(self) -> None:
         answer = self._terminal.ask("Environment: 1 development, 2 production, or a name [1]:")
         environment = _ENVIRONMENTS.get(answer, answer)
-        operations.init_config(self._session, environment, template=DEFAULT_TEMPLATE, ask=True)
+        operations.init_config(self._session, environment, ask=True)
 
     def _leave(self) -> None:
         raise EOFError

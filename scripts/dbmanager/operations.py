@@ -211,19 +211,19 @@ def analyze_collection(session: Session, name: str) -> None:
 
 
 def init_config(
-    session: Session, environment: str, *, template: Path, reset: Sequence[str] = (), ask: bool = False
+    session: Session, environment: str, *, template: Path | None = None, reset: Sequence[str] = (), ask: bool = False
 ) -> None:
-    """Create or complete the stored settings of an environment.
+    """Create the stored settings of an environment, or complete them from a template; without one they are empty.
 
     Setting keys back is always confirmed; adding missing ones only if `ask`.
 
     Raises:
-        WrongUsage: the template cannot be read, or `reset` names a key that it has not.
+        WrongUsage: the template cannot be read, or `reset` names no key that could be stored.
         Refusal: the template or the result is not valid, or it was not confirmed.
     """
     if not environment or environment != environment.strip() or not environment.isprintable():
         raise WrongUsage(f"{environment!r} is no environment: a name like development or production")
-    wanted = stored_settings.load_template(template, environment)
+    wanted = stored_settings.load_template(template, environment) if template else {}
     rows = writable(session.store)[stored_settings.COLLECTION]
 
     def replan(stored: Mapping[str, Any]) -> Plan:
@@ -234,8 +234,8 @@ def init_config(
     stored_settings.check(plan, environment)
     session.terminal.say(*terminal.entries(environment, plan.entries))
     if not session.dry_run:
-        pending = bool(plan.changes) or not stored
-        if pending and (ask or any(entry.state == "reset" for entry in plan.entries)):
+        pending = plan.changes or plan.removed or not stored
+        if pending and (ask or any(entry.state in {"reset", "removed"} for entry in plan.entries)):
             session.confirm(f"Write the settings of environment {environment} to {session.database}?")
         plan, written = stored_settings.apply(rows, environment, replan)
     report = ConfigReport(session.database, environment, written, session.dry_run, plan.entries, HINT)

@@ -1,7 +1,8 @@
-"""How the `configurations` document of an environment is completed from a template.
+"""How the `configurations` document of an environment is made, and completed from a template that an operator gives.
 
-- A stored value that differs from the template was changed by an operator and is kept; a missing one is added. Keys are
-  written as paths with dots: `memory.history_context_size`.
+- Whatever is stored outranks the service's settings file, so nothing is stored but what the template holds.
+- A stored value that differs from the template is kept; a missing one is added. A value that is reset is that of the
+  template, or is removed where that has none. Keys are written as paths with dots: `memory.history_context_size`.
 - A document that was changed after it was read is read again, so that two operators at once lose nothing.
 """
 
@@ -22,12 +23,11 @@ from nexus.core.errors import ConfigError
 from .server import Refusal, Rows, WrongUsage, explain, one_line
 
 COLLECTION = "configurations"
-DEFAULT_TEMPLATE = Path(__file__).resolve().parents[2] / "config.example.yml"
 _ATTEMPTS = 10
 # The name under which Nexus itself makes it.
 _INDEX = "one_per_environment"
 
-State = Literal["added", "kept", "same", "reset", "unknown"]
+State = Literal["added", "kept", "same", "reset", "removed", "unknown"]
 _OWN_KEYS = ("_id", "environment", "created_at", "updated_at")
 _VARIABLE = re.compile(r"\$\{[A-Za-z_]")
 _MISSING = object()
@@ -49,12 +49,14 @@ class Plan:
     Attributes:
         sections: the stored sections as they will be, without keys that the settings do not know.
         changes: path to new value, for an update of the document that was read.
+        removed: the paths that are no longer in it.
         unchanged: what those paths must still hold for the plan to be valid, as a MongoDB filter.
     """
 
     entries: tuple[Entry, ...]
     sections: dict[str, Any]
     changes: dict[str, Any]
+    removed: tuple[str, ...]
     unchanged: dict[str, Any]
 
 
@@ -76,16 +78,17 @@ def checked_template(values: Any) -> dict[str, Any]:
 
 
 def make_plan(template: Mapping[str, Any], stored: Mapping[str, Any], reset: Sequence[str] = ()) -> Plan:
-    """The plan for `stored` (`{}` for none). `reset`: keys, or their first sections, to set back to the template.
+    """The plan for `stored` (`{}` for none). `reset`: keys, or sections, to take from the template or to remove.
 
     Raises:
-        WrongUsage: a key in `reset` is not in the template.
+        WrongUsage: a key in `reset` is neither a setting that can be stored nor stored.
     """
     wanted = dict(_leaves(template))
-    _check_reset(reset, [_dotted(path) for path in wanted])
-    entries = [_entry(path, value, _lookup(stored, path), reset) for path, value in wanted.items()]
     extra = [path for path, _ in _leaves({name: stored[name] for name in STORED_SECTIONS if name in stored})]
-    entries += [_extra_entry(path, stored) for path in extra if path not in wanted and not _covers(path, wanted)]
+    extra = [path for path in extra if path not in wanted and not _covers(path, wanted)]
+    _check_reset(reset, [_dotted(path) for path in extra])
+    entries = [_entry(path, value, _lookup(stored, path), reset) for path, value in wanted.items()]
+    entries += [_extra_entry(path, stored, reset) for path in extra]
     others = [name for name in stored if name not in (*STORED_SECTIONS, *_OWN_KEYS)]
     entries += [Entry(name, None, "unknown") for name in others]
 
@@ -93,16 +96,22 @@ def make_plan(template: Mapping[str, Any], stored: Mapping[str, Any], reset: Seq
     written = [path for path in wanted if _state(entries, path) in {"added", "reset"}]
     for path in written:
         result = _with(result, path, wanted[path])
+    taken = [path for path in extra if _state(entries, path) == "removed"]
+    for path in taken:
+        result = _without(result, path)
     changed = {_dotted(point): point for point in (_point(stored, path) for path in written)}
     changes = {key: _lookup(result, point) for key, point in changed.items()}
-    unchanged = {key: _same(_lookup(stored, point)) for key, point in changed.items()}
-    return Plan(tuple(entries), _without_unknown(result), changes, unchanged)
+    removed = {_dotted(point): point for point in (_emptied(result, path) for path in taken)}
+    unchanged = {key: _same(_lookup(stored, point)) for key, point in (changed | removed).items()}
+    return Plan(tuple(entries), _without_unknown(result), changes, tuple(removed), unchanged)
 
 
-def _check_reset(reset: Iterable[str], keys: Sequence[str]) -> None:
+def _check_reset(reset: Iterable[str], stored: Sequence[str]) -> None:
     for name in reset:
-        if not any(_begins(key, name) for key in keys):
-            raise WrongUsage(f"--reset {name}: not in the template; allowed: {', '.join(keys)}")
+        path = name.split(".")
+        if not (path[0] in STORED_SECTIONS and _known(path)) and not any(_begins(key, name) for key in stored):
+            allowed = f"{', '.join(STORED_SECTIONS)}, and keys in them"
+            raise WrongUsage(f"--reset {name}: neither a setting that can be stored nor stored; allowed: {allowed}")
 
 
 def _entry(path: tuple[str, ...], value: Any, old: Any, reset: Iterable[str]) -> Entry:
@@ -116,9 +125,12 @@ def _entry(path: tuple[str, ...], value: Any, old: Any, reset: Iterable[str]) ->
     return Entry(key, old, "kept")
 
 
-def _extra_entry(path: tuple[str, ...], stored: Mapping[str, Any]) -> Entry:
-    known = _known(path)
-    return Entry(_dotted(path), _lookup(stored, path) if known else None, "kept" if known else "unknown")
+def _extra_entry(path: tuple[str, ...], stored: Mapping[str, Any], reset: Iterable[str]) -> Entry:
+    key, known = _dotted(path), _known(path)
+    state: State = "kept" if known else "unknown"
+    if any(_begins(key, name) for name in reset):
+        state = "removed"
+    return Entry(key, _lookup(stored, path) if known else None, state)
 
 
 def _state(entries: Iterable[Entry], path: tuple[str, ...]) -> State | None:
@@ -187,6 +199,19 @@ def _with(values: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[st
     return {**values, path[0]: _with(below if isinstance(below, Mapping) else {}, path[1:], value)}
 
 
+def _without(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """`values` without `path`, and without what is left empty around it."""
+    name, *below = path
+    left = _without(values[name], below) if below else {}
+    return {key: left if key == name else value for key, value in values.items() if key != name or left}
+
+
+def _emptied(values: Mapping[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
+    """The outermost section around `path`, or the path, that `values` do not hold."""
+    depths = range(1, len(path))
+    return next((path[:depth] for depth in depths if _lookup(values, path[:depth]) is _MISSING), path)
+
+
 def _same(old: Any) -> dict[str, Any]:
     return {"$exists": False} if old is _MISSING else {"$eq": old}
 
@@ -249,7 +274,7 @@ def apply(rows: Rows, environment: str, replan: Callable[[Mapping[str, Any]], Pl
         stored = read(rows, environment)
         plan = replan(stored)
         check(plan, environment)
-        if stored and not plan.changes:
+        if stored and not plan.changes and not plan.removed:
             return plan, False
         if _write(rows, environment, stored, plan):
             return plan, True
@@ -276,7 +301,10 @@ def _write(rows: Rows, environment: str, stored: Mapping[str, Any], plan: Plan) 
             return False
         return True
     meant = {"_id": stored["_id"], **plan.unchanged}
-    return rows.update_one(meant, {"$set": {**plan.changes, "updated_at": now}}).matched_count == 1
+    update = {"$set": {**plan.changes, "updated_at": now}}
+    if plan.removed:
+        update["$unset"] = dict.fromkeys(plan.removed, "")
+    return rows.update_one(meant, update).matched_count == 1
 
 
 def _fault(sections: Mapping[str, Any], environment: str) -> str | None:

@@ -141,9 +141,10 @@ _VALUE = 40
 _SETTING = 16
 _STATES: dict[State, str] = {
     "added": "added",
-    "kept": "kept (differs from the template)",
+    "kept": "kept",
     "same": "same",
     "reset": "reset to the template",
+    "removed": "removed",
     "unknown": "kept, unknown to the settings",
 }
 
@@ -325,6 +326,10 @@ def fields(report: FieldsReport) -> Parts:
 
 def entries(environment: str, found: Sequence[Entry]) -> Parts:
     """The changes of the stored settings of an environment."""
+    if not found:
+        return [
+            line(f"Stored settings of environment {environment}: none. init-config --from FILE stores those of FILE.")
+        ]
     rows = [(each.key, _setting(each), each.state) for each in found]
     counts = [(sum(each.state == state for each in found), text) for state, text in _STATES.items()]
     return [

@@ -24,11 +24,14 @@ from pymongo.errors import OperationFailure
 from rich.cells import cell_len
 
 from scripts.dbmanager.commands import main
-from scripts.dbmanager.stored_settings import DEFAULT_TEMPLATE, Plan, apply, load_template, make_plan
+from scripts.dbmanager.stored_settings import Plan, apply, load_template, make_plan
 from tests.nexus.support.desk import run_here
 from tests.nexus.support.terminal import on_terminal
 
 PROGRAM = Path(__file__).parents[3] / "scripts" / "database_manager.py"
+EXAMPLE = PROGRAM.parents[1] / "config.example.yml"
+# The keys of a stored document that holds no settings.
+EMPTY = {"_id", "environment", "created_at", "updated_at"}
 SECRET = "hunter2"
 PROMPT = "Choice [1-9]:"
 TODAY = datetime.now(UTC).replace(microsecond=0)
@@ -185,7 +188,7 @@ class TestMenu:
         assert database.list_collection_names() == []
         assert "config.changed" in elsewhere.menu("4", manager.database, "8", "2", "y").out
         stored = database["configurations"].find_one({}) or {}
-        assert (stored["environment"], stored["memory"]["truncate_chars"]) == ("production", 500)
+        assert (stored["environment"], {*stored}) == ("production", EMPTY)
 
     def test_cleanup_by_criteria(self, manager: Manager, database: Database[Document]) -> None:
         """Item 5 shows what matches, without contents, and deletes it only after a yes."""
@@ -540,28 +543,42 @@ class TestInitConfig:
     """The subcommand init-config."""
 
     def test_a_fresh_database(self, manager: Manager, database: Database[Document]) -> None:
-        """The document is made with its keys at the top and a unique index; a second time changes nothing."""
+        """The document is made with nothing in it and a unique index, so that a service's own settings hold."""
         first = manager.run("init-config", "--json", NEXUS_ENV="staging").json
-        assert (first["environment"], first["written"]) == ("staging", True)
+        assert (first["environment"], first["written"], first["keys"]) == ("staging", True, [])
         (stored,) = database["configurations"].find()
-        assert stored.keys() == {"_id", "environment", "memory", "layouts", "user_defaults", "created_at", "updated_at"}
+        assert {*stored} == EMPTY
         assert isinstance(stored["created_at"], datetime)
         assert database["configurations"].index_information()["one_per_environment"]["unique"]
         second = manager.run("init-config", "--environment", "staging")
-        assert (second.code, "Nothing had to be written" in second.out, "added" in second.out) == (0, True, False)
+        assert (second.code, "Nothing had to be written" in second.out, "staging: none." in second.out) == (
+            0,
+            True,
+            True,
+        )
         assert [*database["configurations"].find()] == [stored]
+
+    def test_what_an_operator_gives(self, manager: Manager, database: Database[Document], tmp_path: Path) -> None:
+        """That is stored, and no default beside it."""
+        template = tmp_path / "template.yml"
+        template.write_text("memory: {truncate_chars: 300}\nsystem: {log_level: debug}", encoding="utf-8")
+        assert "1 added." in manager.run("init-config", "--from", str(template)).out
+        (stored,) = database["configurations"].find()
+        assert (stored["memory"], stored.keys() - EMPTY) == ({"truncate_chars": 300}, {"memory"})
 
     def test_a_dry_run_makes_nothing(self, manager: Manager, database: Database[Document]) -> None:
         """A dry run shows the plan and makes neither document nor collection."""
-        assert re.search(r"^\d+ added\.$", manager.run("init-config", "--dry-run").out, re.MULTILINE)
+        planned = manager.run("init-config", "--dry-run", "--from", str(EXAMPLE)).out
+        assert re.search(r"^\d+ added\.$", planned, re.MULTILINE)
         assert database.list_collection_names() == []
 
     def test_an_operators_change_is_kept(self, manager: Manager, database: Database[Document]) -> None:
         """A changed value stays, an unknown one stays and is named without its value; --reset sets one back."""
         changed = {"memory": {"truncate_chars": 77, "mystery": 1}, "layouts": None, "llm": {"api_key": SECRET}}
         database["configurations"].insert_one({"environment": "development", **changed})
-        reset = "init-config --reset memory.truncate_chars"
-        result, refused, done = manager.each("init-config", reset, f"{reset} --yes --json")
+        complete = f"init-config --from '{EXAMPLE}'"
+        reset = f"{complete} --reset memory.truncate_chars"
+        result, refused, done = manager.each(complete, reset, f"{reset} --yes --json")
         assert (refused.code, "say --yes" in refused.err) == (2, True)
         assert result.code == 0, result.err
         assert re.search(r"memory\.truncate_chars +77 +kept", result.out)
@@ -571,6 +588,15 @@ class TestInitConfig:
         stored = database["configurations"].find_one({}) or {}
         assert stored["memory"].items() >= {"truncate_chars": 500, "mystery": 1, "history_context_size": 20}.items()
         assert (stored["layouts"]["default"], stored["llm"]) == ("dialogue", {"api_key": SECRET})
+
+    def test_all_that_is_stored_is_taken_out(self, manager: Manager, database: Database[Document]) -> None:
+        """Of a document with every default, as earlier releases made it, nothing is left but what is no setting."""
+        database["configurations"].insert_one({"environment": "development", "llm": {"api_key": SECRET}})
+        reset = "init-config --reset memory --reset layouts --reset user_defaults"
+        for result in manager.each(f"init-config --from '{EXAMPLE}'", f"{reset} --yes", f"{reset} --yes"):
+            assert result.code == 0, result.err
+        (stored,) = database["configurations"].find()
+        assert (stored["llm"], stored.keys() - EMPTY) == ({"api_key": SECRET}, {"llm"})
 
     def test_what_the_service_would_refuse_is_not_written(
         self, manager: Manager, database: Database[Document], tmp_path: Path
@@ -584,6 +610,7 @@ class TestInitConfig:
         assert "--reset" in result.err
         assert "layouts" not in (database["configurations"].find_one({}) or {})
         assert manager.run("init-config", "--reset", "memory", "--yes").code == 0
+        assert "memory" not in (database["configurations"].find_one({}) or {})
 
     def test_two_documents_of_one_environment_are_told_of(self, manager: Manager, database: Database[Document]) -> None:
         """Where the unique index cannot be made, that is the error."""
@@ -594,7 +621,7 @@ class TestInitConfig:
 
     def test_many_at_once_make_one_document(self, database: Database[Document]) -> None:
         """However many start together on an empty database, all succeed, and one of them writes."""
-        template = load_template(DEFAULT_TEMPLATE, "development")
+        template = load_template(EXAMPLE, "development")
 
         def write(_: int) -> tuple[Plan, bool]:
             return apply(database["configurations"], "development", lambda stored: make_plan(template, stored))

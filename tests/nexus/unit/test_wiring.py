@@ -1,9 +1,13 @@
 """The settings as each service takes them."""
 
+from pathlib import Path
+
 import pytest
+from structlog.testing import capture_logs
 
 from nexus.config import Settings
-from nexus.wiring import builder_settings
+from nexus.config.loading import load_settings
+from nexus.wiring import builder_settings, settings_in_force
 
 
 @pytest.mark.parametrize(
@@ -13,3 +17,23 @@ from nexus.wiring import builder_settings
 def test_whether_summaries_are_replaced(llm: dict[str, str], by_model: bool) -> None:
     """Only where there is a model to ask."""
     assert builder_settings(Settings(llm=llm)).summaries_by_model is by_model
+
+
+def test_stored_settings_that_override_the_file(tmp_path: Path) -> None:
+    """The log names those keys, and none where nothing of the file is overridden."""
+    path = tmp_path / "nexus.yml"
+    path.write_text("memory: {truncate_chars: 300, turns_shown: 50}")
+    settings = load_settings(path, {"NEXUS_ENV": "staging"})
+    with capture_logs() as logs:
+        memory = {"truncate_chars": 400, "turns_shown": 50, "keep_revisions": 50}
+        assert settings_in_force(settings, {"memory": memory}).memory.truncate_chars == 400
+        assert settings_in_force(settings, {"memory": {"keep_revisions": 50}}).memory.keep_revisions == 50
+        assert settings_in_force(settings, {}).memory == settings.memory
+    assert logs == [
+        {
+            "event": "stored_settings_override_file",
+            "log_level": "info",
+            "environment": "staging",
+            "reason": "the settings file has other values: memory.truncate_chars",
+        }
+    ]

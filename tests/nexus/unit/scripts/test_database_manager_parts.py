@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from pymongo import MongoClient
 
 from nexus.config import Settings
-from nexus.config.loading import with_stored
 from scripts.dbmanager.analyze import MessageTally, TurnTally
 from scripts.dbmanager.commands import main
 from scripts.dbmanager.documents import Criteria, cells, checked_target, header, opened
 from scripts.dbmanager.operations import Session, cleanup
 from scripts.dbmanager.server import Refusal, WrongUsage, address_of, checked_database_name
-from scripts.dbmanager.stored_settings import DEFAULT_TEMPLATE, Plan, checked_template, load_template, make_plan
+from scripts.dbmanager.stored_settings import Plan, checked_template, load_template, make_plan
 from scripts.dbmanager.terminal import Terminal, human_size, plain
 
 COMMANDS = ("databases", "collections", "stats", "cleanup", "export", "analyze", "init-config")
@@ -246,12 +245,56 @@ class TestPlan:
 
     @pytest.mark.parametrize("name", ["memory.truncate_chars", "memory"])
     def test_reset_takes_the_template(self, name: str) -> None:
-        """A key, or a section with all its keys, is set back unless it is changed meanwhile; an unknown one is not."""
+        """A key, or a section with all its keys, is set back unless it is changed meanwhile."""
         plan = make_plan(TEMPLATE, {**copy.deepcopy(TEMPLATE), "memory": {"truncate_chars": 50}}, [name])
         assert plan.changes["memory.truncate_chars"] == 500
         assert plan.unchanged["memory.truncate_chars"] == {"$eq": 50}
-        with pytest.raises(WrongUsage, match=r"memory\.truncate_chars"):
-            make_plan(TEMPLATE, {}, ["memory.trunc"])
+
+    @pytest.mark.parametrize("name", ["memory.trunc", "system", "environment", "created_at", "", "."])
+    def test_what_cannot_be_reset(self, name: str) -> None:
+        """A key that is neither stored nor a setting that can be."""
+        with pytest.raises(WrongUsage, match=r"allowed: memory, layouts, user_defaults, and keys in them"):
+            make_plan(TEMPLATE, {"environment": "e", "created_at": NOW}, [name])
+
+    @pytest.mark.parametrize(
+        ("reset", "removed"),
+        [
+            (["memory.truncate_chars"], ["memory.truncate_chars"]),
+            (["memory.mystery"], ["memory.mystery"]),
+            (["memory"], ["memory"]),
+            (["memory.mystery", "memory.truncate_chars"], ["memory"]),
+            (["layouts.agent"], ["layouts.agent"]),
+            (["layouts.agent.shares.pinned"], ["layouts.agent"]),
+            (["layouts"], ["layouts"]),
+            (["layouts", "memory"], ["memory", "layouts"]),
+            (["user_defaults"], ["user_defaults"]),
+            (["memory.turns_shown"], []),
+        ],
+    )
+    def test_reset_without_a_template_removes(self, reset: list[str], removed: list[str]) -> None:
+        """Also an unknown key, and with it what is left empty around it, unless it was changed meanwhile."""
+        stored: dict[str, Any] = {
+            "memory": {"truncate_chars": 50, "mystery": 1},
+            "layouts": {"default": "agent", "agent": {"shares": {"pinned": 0.3}}},
+            "user_defaults": 5,
+        }
+        plan = make_plan({}, stored, reset)
+        assert (plan.changes, [*plan.removed]) == ({}, removed)
+        assert plan.unchanged.keys() == {*removed}
+        left = _carried_out(stored, plan)
+        assert not any(entry.key.startswith(name) for name in reset for entry in make_plan({}, left).entries)
+
+    def test_a_section_is_reset_to_a_part_of_it(self) -> None:
+        """Of a section the template's keys are taken, and those that it does not name are removed."""
+        stored = {"memory": {"truncate_chars": 50, "turns_shown": 7}, "layouts": {"default": "agent"}}
+        plan = make_plan({"memory": {"truncate_chars": 60}}, stored, ["memory"])
+        assert (plan.changes, plan.removed) == ({"memory.truncate_chars": 60}, ("memory.turns_shown",))
+        assert _carried_out(stored, plan) == {"memory": {"truncate_chars": 60}, "layouts": {"default": "agent"}}
+        assert [(entry.key, entry.value, entry.state) for entry in plan.entries] == [
+            ("memory.truncate_chars", 60, "reset"),
+            ("memory.turns_shown", 7, "removed"),
+            ("layouts.default", "agent", "kept"),
+        ]
 
     @pytest.mark.parametrize("stored", [None, 5])
     def test_a_section_that_is_no_section_is_written_whole(self, stored: int | None) -> None:
@@ -276,11 +319,10 @@ class TestPlan:
         """Carried out, a plan leaves no addition for the next one, whatever was stored."""
         assert make_plan(TEMPLATE, _carried_out(stored, make_plan(TEMPLATE, stored))).changes == {}
 
-    def test_the_shipped_template_is_what_the_settings_default_to(self) -> None:
-        """`config.example.yml` can be stored, and storing it changes nothing of the defaults."""
-        template = load_template(DEFAULT_TEMPLATE, "production")
-        settings = Settings(environment="production")
-        assert with_stored(settings, template, environ={}) == settings
+    def test_nothing_is_stored_that_nobody_gave(self) -> None:
+        """Without a template the document is empty, whatever the settings' defaults are."""
+        plan = make_plan({}, {})
+        assert (plan.entries, plan.sections, plan.changes, plan.removed) == ((), {}, {}, ())
 
     @pytest.mark.parametrize(
         ("text", "fault"),
@@ -314,4 +356,10 @@ def _carried_out(stored: dict[str, Any], plan: Plan) -> dict[str, Any]:
         for section in sections:
             target = target.setdefault(section, {})
         target[name] = value
+    for path in plan.removed:
+        *sections, name = path.split(".")
+        target = result
+        for section in sections:
+            target = target[section]
+        del target[name]
     return result
