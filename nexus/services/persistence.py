@@ -218,6 +218,10 @@ class PersistenceService:
             read, asked, own_row_id, until=until, continued=continued, outbox_waiting=outbox_waiting
         )
 
+    async def written(self, owner_key: str, *, except_run: str) -> bool:
+        """Wait a moment for the owner's results accepted by now, but for one run's. False where that was too short."""
+        return await self._recorder.pending.written(owner_key, _PENDING_S, except_run=except_run)
+
     async def _read(
         self,
         read: Callable[..., Awaitable[Past]],
@@ -230,8 +234,7 @@ class PersistenceService:
     ) -> Past:
         owner_key = asked.owner_key
         # Rows after a known end are not read, so they are not waited for.
-        pending = self._recorder.pending
-        complete = until is not None or await pending.written(owner_key, _PENDING_S, except_run=asked.run_id)
+        complete = until is not None or await self.written(owner_key, except_run=asked.run_id)
         waiting = await self._waiting(owner_key, outbox_waiting)
         if until is None and continued:
             until = await self._begun_at(asked, own_row_id)

@@ -117,7 +117,10 @@ class TurnSource(Protocol):
     async def past_turns(
         self, owner_key: str, session_id: str, *, limit: int, before: int | None, without_runs: Sequence[str] = ()
     ) -> list[Row]:
-        """Up to `limit` turns, not whole, the highest number first; see `TurnStore.turns`. StoreUnavailableError."""
+        """Up to `limit` turns, not whole, the highest number first; see `TurnStore.turns`. StoreUnavailableError.
+
+        Of the latest, those that are not closed yet come with summaries by rules of what is recorded of them.
+        """
 
 
 class NewestMemory(NamedTuple):

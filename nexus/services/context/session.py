@@ -5,7 +5,8 @@ Rules of this module:
 - A session that has been compacted since the run's first build is shown anew; while that is unknown, the run goes on as
   its first build began.
 - Turns are shown as the run began with them, so that their bytes stay; but a request for another level of detail holds.
-- A build waits briefly for a turn whose answer has just come: its summary is being made.
+- A build waits briefly for results that have just come and are not written: turns are shown as far as they are
+  recorded.
 - A session is compacted before the answer, in a part of the time. If that does not succeed, the oldest of its messages
   are left out of this one context, and the next build tries again. Sessions with more messages than are ever read for a
   context are compacted in the background.
@@ -15,16 +16,15 @@ Rules of this module:
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
 
 from nexus.core.metrics import Part
-from nexus.core.models import LeftOut, Why, utc_now
+from nexus.core.models import LeftOut, Why
 from nexus.core.ports import MemorySource, Past, Row, RunOrigin, TurnSource
-from nexus.core.turns import CLOSE, Goal, Level, TurnStatus
+from nexus.core.turns import Goal, Level
 from nexus.core.working_memory import WHOLE, CompactionRequest, Snapshot
 from nexus.services.context.blocks import Assembled, number_of
 from nexus.services.context.gather import BEGINNING, Build, Read, Sources, first_deadline, incomplete_notes
@@ -37,10 +37,6 @@ from nexus.services.history.transcript import Window
 from nexus.services.session_state.state import SessionState
 from nexus.services.turns.documents import read_turns
 
-_ANSWERED_LATELY: Final = timedelta(seconds=2)
-# How long a build waits for the summary of a turn, and how often it reads the turn.
-_SUMMARY_S: Final = 0.25
-_READ_AGAIN_S: Final = 0.02
 # The part of the remaining time for a compaction.
 _COMPACTING: Final = 0.5
 # A session that is heavy with runs in progress would be tried at every build. Runs end, but seldom between two steps.
@@ -199,6 +195,8 @@ async def recall_all(sources: Sources, build: Build, kept: Remembered | None) ->
     """The goal and all earlier turns; `kept` is the memory of the run's first build, None in that build."""
     needed = sources.turns and _needs_goal(build.request, kept)
     reads = {Part.TURNS: _goal_of(sources.turns, build)} if sources.turns and needed else {}
+    if reads:
+        await sources.conversation.written(build.request.owner_key, except_run=build.request.run_id)
     found = await sources.read_all(reads)
     recalled = await _recall(sources, build, kept, found.get(Part.TURNS))
     return replace(recalled, missing=[Part.TURNS]) if needed and not found else recalled
@@ -241,13 +239,8 @@ async def _past_turns(
         rows = found.get(Part.TURNS)
         return None if rows is None else [row for row in rows if row.get("owner_key") == request.owner_key]
 
-    waiting_until = min(anyio.current_time() + _SUMMARY_S, build.read_until)
     # One more than are shown tells whether there are more.
     rows = await read(most + 1, goal.turn_number)
-    while rows and anyio.current_time() < waiting_until and any(map(_is_being_summarised, rows)):
-        # Its text would change with the next run, and break the prompt cache for everything behind it.
-        await anyio.sleep(_READ_AGAIN_S)
-        rows = await read(most + 1, goal.turn_number)
     if rows is None:
         return None
     missing: list[Part] = []
@@ -285,12 +278,6 @@ def _goal_shown(request: BuildRequest, stored: Goal | None, kept: Remembered | N
         # The first turn of the session was not accepted; it would have had this goal.
         return request.current_input, request.human.id
     return goal.text, goal.turn_id
-
-
-def _is_being_summarised(row: Row) -> bool:
-    heard_at = row.get("heard_at")
-    lately = isinstance(heard_at, datetime) and utc_now() - heard_at < _ANSWERED_LATELY
-    return lately and row.get("work") == CLOSE and row.get("status") == TurnStatus.ACTING
 
 
 def _number(row: Row) -> int:

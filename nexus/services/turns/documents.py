@@ -198,6 +198,12 @@ def facts_of(document: Row, rows: Sequence[Row]) -> TurnFacts:
     )
 
 
+def changes_by_reading(document: Row, facts: TurnFacts, rows: int) -> dict[str, Any]:
+    """The summaries of an open turn as they will be when it is closed, if nothing more is recorded of it; else `{}`."""
+    changes = _changes_at_end(document, facts, rows, document["heard_at"])
+    return {name: changes[name] for name in ("summaries", "insights") if name in changes}
+
+
 def changes_by_summary(summaries: Summaries, insights: Sequence[str]) -> dict[str, Any]:
     """The changes when a model has summarised the turn."""
     return {"summaries": summaries.model_dump(), "insights": list(insights), **NOTHING_DUE}

@@ -22,6 +22,7 @@ from typing import Final, Self
 
 import anyio
 import structlog
+from anyio import to_thread
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
@@ -35,14 +36,17 @@ from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.turns.documents import (
     OVERTAKEN,
     accumulated,
+    changes_by_reading,
     changes_by_request,
     changes_by_row,
+    facts_of,
     goal_of,
     is_going_on,
     is_numbered,
     is_placed,
     new_document,
     read_turn,
+    repaired,
 )
 from nexus.services.turns.worker import TurnWorker
 
@@ -175,6 +179,9 @@ _PAUSE_S: Final = 0.5
 # Turns that are read at once where all of a session are wanted.
 _PAGE: Final = 200
 _MOST_FOUND: Final = 100
+# Turns of a session that may be open at once and are shown as far as they are recorded, and the rows read for one.
+_MOST_OPEN: Final = 3
+_MOST_ROWS: Final = 500
 
 
 async def _ignore(*_: object) -> None:
@@ -198,6 +205,7 @@ class TurnMemory:
         refused: Refused = _ignore,
     ) -> None:
         self._store = store
+        self._messages = messages
         self._refused = refused
         self._metrics = metrics or NoMetrics()
         self._starter = TurnStarter(store, messages, self._metrics, worker)
@@ -275,7 +283,20 @@ class TurnMemory:
         self, owner_key: str, session_id: str, *, limit: int, before: int | None, without_runs: Sequence[str] = ()
     ) -> list[Row]:
         """See `TurnSource.past_turns`."""
-        return await self._store.turns(owner_key, session_id, limit=limit, before=before, without_runs=without_runs)
+        found = await self._store.turns(owner_key, session_id, limit=limit, before=before, without_runs=without_runs)
+        newest = [await self._as_recorded(turn) for turn in found[:_MOST_OPEN]]
+        return [*newest, *found[_MOST_OPEN:]]
+
+    async def _as_recorded(self, turn: Row) -> Row:
+        """The turn with summaries of what is recorded of it, where it is to be closed yet."""
+        if turn.get("work") != CLOSE or not is_placed(turn):
+            return turn
+        whole = await self._store.find_turn(turn["owner_key"], turn["session_id"], turn["turn_number"])
+        rows = await self._messages.run_messages(turn["owner_key"], turn["run_id"], limit=_MOST_ROWS)
+        if whole is None or len(rows) == _MOST_ROWS:
+            return turn
+        facts = await to_thread.run_sync(facts_of, whole, rows)
+        return {**turn, **await to_thread.run_sync(changes_by_reading, {**whole, **repaired(whole)}, facts, len(rows))}
 
     async def get_turn_by_number(self, owner_key: str, session_id: str, turn_number: int) -> Turn:
         """The turn with that number; TurnNotFoundError where there is none that can be read."""

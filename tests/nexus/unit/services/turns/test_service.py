@@ -9,14 +9,17 @@ import pytest
 
 from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event
+from nexus.core.models import Message, Role, Topics, utc_now
 from nexus.core.ports import Row
-from nexus.core.turns import LEVELS, SUMMARISE, Goal, ThinkingRound
+from nexus.core.ports.memory import TurnTouch
+from nexus.core.turns import CLOSE, LEVELS, SUMMARISE, Goal, Summaries, ThinkingRound
 from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnSettings, TurnWorker
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
-from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, answer, calls, human, remembering
+from tests.nexus.unit.services.parts import MOMENT, opened, request
+from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, answer, calls, human, remembering, scripted
 
 RUNS = 60
 
@@ -217,6 +220,55 @@ async def test_runs_that_begin_together() -> None:
         ("c", "pending"),
     ]
     assert store.calls.count("insert_turns") == 1
+
+
+async def test_turns_that_are_not_closed() -> None:
+    """They are shown as far as they are recorded, also after a restart; when they are closed, in the same words."""
+    store = FakeStore()
+    idle = TurnMemory(store.turns, store, TurnWorker(store.turns, store))
+    for run_id, said in (("a", "海边有多远？"), ("b", "Wie weit ist es?"), ("c", "🏖️?"), ("d", "海までは？")):
+        await idle.start_turn(a_start(run_id, said))
+        await store.insert_message(human(run_id, said))
+    for run_id in "abc":
+        await store.insert_message(answer(run_id, f"12 km, says {run_id}."))
+    restarted = TurnMemory(store.turns, store, TurnWorker(store.turns, store))
+    found = await restarted.past_turns("o", "s", limit=9, before=None)
+    assert ["12 km" in turn["summaries"]["brief"] for turn in found] == [False, True, True, False]
+    async with remembering(store, settled_s=0) as memory:
+        for turn in found[1:3]:
+            await memory.turns.note_row(answer(turn["run_id"]))
+            closed = await memory.until(lambda document: document["rows"] == 2, turn["turn_number"])
+            assert Summaries(**closed["summaries"]) == Summaries(**turn["summaries"])
+
+
+@pytest.mark.parametrize("metadata", [{}, {"summary_detail_level": "comprehensive"}])
+async def test_asked_at_once_after_an_answer(metadata: dict[str, str]) -> None:
+    """A context of the layout `thinking` has the answer, though it is not written yet and its turn not closed."""
+    given = {"layout": "thinking", **metadata}
+    async with remembering() as memory, opened(memory.store, turns=memory.turns) as parts:
+        await parts.build(request("海边有多远？", "msg_1", "run_1", run_metadata=given))
+        said = {"run_id": "run_1", "owner_key": "ada", "timestamp": MOMENT}
+        parts.persistence.offer(Topics.LLM_RESULTS, Message(role=Role.AI, content={"content": "12 km."}, **said), 10)
+        assert parts.persistence.unwritten
+        content = await parts.build(request("And back?", "msg_2", "run_2", run_metadata=given))
+    assert "12 km." in content["messages"][1]["content"]
+
+
+async def test_what_a_model_said_of_a_turn_that_goes_on() -> None:
+    """It stays until more is recorded, and then gives way to the rules at once."""
+    async with remembering(model=scripted(), settled_s=0) as memory:
+        await memory.begin("a")
+        await memory.record(human("a"))
+        await memory.record(answer("a"))
+        await memory.until(lambda document: document["summaries"]["source"] == "model")
+    store = memory.store
+    await store.turns.touch_runs([TurnTouch("o", "s", "a", {"work": CLOSE, "due_at": utc_now()})])
+    (before,) = await memory.turns.past_turns("o", "s", limit=9, before=None)
+    assert before["summaries"]["source"] == "model"
+    await store.insert_message(answer("a", "No, 13 km.", id="more"))
+    (after,) = await memory.turns.past_turns("o", "s", limit=9, before=None)
+    assert "13 km" in after["summaries"]["brief"]
+    assert after["insights"] == []
 
 
 async def test_what_cannot_be_kept_does_not_hold_up_the_others() -> None:
