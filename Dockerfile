@@ -20,6 +20,8 @@ ENV PATH=/opt/nexus/bin:$PATH \
     NEXUS_SYSTEM__HTTP_PORT=8080
 USER nexus
 WORKDIR /home/nexus
+COPY scripts/database_manager.py scripts/context_preview.py scripts/
+COPY scripts/dbmanager scripts/dbmanager
 EXPOSE 8080
 # Healthy while the process answers at all. /readyz is no ground for a restart: rows that wait for MongoDB would be lost.
 HEALTHCHECK --interval=10s --timeout=4s --retries=3 --start-period=20s \

@@ -1,11 +1,16 @@
 """`docker-compose.yml`: images by digest, passwords from outside, ports of this machine, URLs that Nexus can use."""
 
+import ast
 import re
+import shlex
+import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
+from pymongo.uri_parser import parse_uri
 
 from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis.urls import parse_redis_url
@@ -59,3 +64,56 @@ async def test_nexus_can_use_what_it_is_given(driver: Any) -> None:
     assert uri.startswith(f"mongodb://{user}:secret-MONGO_PASSWORD@mongo:27017/?replicaSet=rs0&authSource=admin")
     async with open_mongo(uri, settings.database.name, driver=driver):
         pass
+
+
+def test_addresses_from_outside() -> None:
+    """Those that the file tells: the published ports, the members' own names not asked for, the same users."""
+    told = dict(re.findall(r'^#   export (\w+)="(.+)"$', TEXT, re.MULTILINE))
+    given = {name: re.sub(r"\$([A-Z_]+)", r"secret-\1", value) for name, value in told.items()}
+    settings = load_settings(None, given)
+    redis = parse_redis_url(settings.bus.url.get_secret_value())
+    assert redis.login == {"password": "secret-REDIS_PASSWORD"}
+    assert f"127.0.0.1:{redis.addresses[0][1]}:6379" in SERVICES["redis"]["ports"]
+    mongo = parse_uri(settings.database.uri.get_secret_value())
+    user = SERVICES["mongo"]["environment"]["MONGO_INITDB_ROOT_USERNAME"]
+    assert (mongo["username"], mongo["password"]) == (user, "secret-MONGO_PASSWORD")
+    assert mongo["options"] == {"directConnection": True, "authSource": "admin"}
+    assert f"127.0.0.1:{mongo['nodelist'][0][1]}:27017" in SERVICES["mongo"]["ports"]
+
+
+def copied() -> list[Path]:
+    """What the Dockerfile copies from this folder, as it stands in the files that docker is given."""
+    lines = re.findall(r"^COPY (?!--from)(.+)$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    return [Path(source) for line in lines for source in shlex.split(line)[:-1]]
+
+
+def test_docker_is_given_what_the_image_copies() -> None:
+    """Each of it is there, and no line of .dockerignore keeps it back."""
+    lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    given = [Path(line[1:]) for line in lines if line.startswith("!")]
+    for source in copied():
+        assert (ROOT / source).exists(), source
+        assert any(source.is_relative_to(path) for path in given), source
+
+
+def test_scripts_of_the_image() -> None:
+    """Both are in it, and import nothing that is not installed there."""
+    files = [found for source in copied() if source.parts[0] == "scripts" for found in python_files(ROOT / source)]
+    assert {"database_manager.py", "context_preview.py", "operations.py"} <= {file.name for file in files}
+    installed = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements" / "base.txt").read_text("utf-8"), re.MULTILINE)
+    of_packages = packages_distributions()
+    for name in {name for file in files for name in imported(file)} - sys.stdlib_module_names - {"nexus", "dbmanager"}:
+        assert {found.lower().replace("_", "-") for found in of_packages[name]} & {*installed}, name
+
+
+def python_files(path: Path) -> list[Path]:
+    """The programs below a path."""
+    return [*path.rglob("*.py")] if path.is_dir() else [path]
+
+
+def imported(file: Path) -> set[str]:
+    """The packages that a program imports."""
+    nodes = [*ast.walk(ast.parse(file.read_text("utf-8")))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.split(".")[0] for name in names}
