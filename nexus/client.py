@@ -1,22 +1,36 @@
-"""The reference requester: what an orchestrator does to get a context (contract §1.5).
+"""The reference client: the whole loop of an orchestrator, from a person's words to the last answer (contract §12).
 
-It publishes a request, sends the same bytes again until it is answered or its deadline ends, and takes the first answer
-that names its id, run, owner and bytes. A bus that keeps messages takes the request once, however often it is sent.
-Where the bus has keys the client signs its requests, and believes no answer without a signature that holds. Anything
-else on its topic is counted, and the wait goes on.
+- A request is sent again, in the same bytes, until it is answered or its deadline ends; the first answer counts that
+  names its id, run, owner and bytes. A bus that keeps messages takes the request once, however often it is sent.
+- Everything else is sent until somebody has received it. A message has one id however often it is sent, and is recorded
+  once.
+- Requests name what was sent before them (`metadata.after`), so that a context shows what this client has said, also
+  where one replica records and another builds.
+- Where the bus has keys the client signs what it sends, and believes nothing without a signature that holds. Anything
+  else on its topic is counted, and the wait goes on.
+- What a model or a tool has given is sent as it is: the service understands its form, not the client.
 """
 
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import anyio
+from pydantic_core import PydanticSerializationError
 
-from nexus.core.concurrency import ungrouped
-from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
+from nexus.core.concurrency import Pauses, ungrouped
+from nexus.core.errors import (
+    BusRefusedError,
+    BusUnavailableError,
+    ErrorCode,
+    NobodyListeningError,
+    RequestError,
+    UnreadablePayloadError,
+)
 from nexus.core.models import Message, Role, Run, Topics, new_run_id
 from nexus.core.ports import Bus, Subscription
 from nexus.core.signing import Signing
@@ -26,6 +40,14 @@ _DEADLINE_MS: Final = (100, 60_000)
 _LARGEST_ANSWER: Final = 256 << 20
 # The pause after a failed publish, and the first after one that no subscriber received.
 _PAUSE_S: Final = 0.1
+# What a request may come after, and of how many owners that is known.
+_MOST_AFTER: Final = 100
+_MOST_OWNERS: Final = 10_000
+# Tools belong to nobody, and every message has an owner.
+_OWNER_OF_TOOLS: Final = "operator"
+_CHECK: Final = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
+UNBELIEVED: Final = "answers came, but none that can be believed: compare bus.signing.keys with the service's"
+_UNANSWERED: Final = "it was received and not answered: see the service's log, or allow more time"
 
 
 class AnswerError(RequestError):
@@ -39,34 +61,62 @@ class AnswerError(RequestError):
 Outcome = dict[str, Any] | AnswerError
 
 
+def new_run(owner_key: str, text: Any, **metadata: Any) -> Run:
+    """A run that begins with what a person says: a text, or content parts.
+
+    `metadata` is that of the run (contract §1.3): `session_id`, `layout`, `format` and so on.
+    """
+    run_id = new_run_id()
+    human = Message(run_id=run_id, owner_key=owner_key, role=Role.HUMAN, content=_plain(text))
+    return Run(id=run_id, owner_key=owner_key, history=[human], metadata=metadata)
+
+
 @dataclass
 class _Waiting:
-    """A request, and its outcome once it has been `answered`."""
+    """A message to `topic`, and what came of it once that is `answered`.
 
+    Attributes:
+        read: what an answer with its id says; None for one to another message, and for what is no answer.
+        received: a subscriber has received it.
+        fault: why the bus did not take it the last time; `""` where it did.
+        disbelieved: an answer came that was not to be believed.
+    """
+
+    topic: str
     message: Message
     payload: bytes
     sha256: str
+    read: Callable[["_Waiting", Message], Any]
     answered: anyio.Event = field(default_factory=anyio.Event)
-    outcome: Outcome | None = None
-
-    def outcome_in(self, answer: Message) -> Outcome | None:
-        """What this answer says; None for one to another run, owner or payload, and for what is no answer."""
-        # A service of release 0.1 does not say which bytes it answers.
-        answered = (answer.run_id, answer.owner_key, answer.metadata.get("request_sha256", self.sha256))
-        asked = (self.message.run_id, self.message.owner_key, self.sha256)
-        return _outcome(answer.content) if answered == asked else None
+    outcome: Any = None
+    received: bool = False
+    fault: str = ""
+    disbelieved: bool = False
 
 
 class ContextClient:
-    """Asks Nexus for contexts. Use `listening()`, then `build` as often and as concurrently as you like.
+    """Asks Nexus for contexts and tells it what came of them. Use `listening()`, then all of it concurrently.
+
+    The messages that are returned are those that were sent: append them to `run.history`, for the next context of the
+    same run. A context shows what this client has sent before under the same owner, in whichever run.
+
+    `max_payload_bytes` is the service's `bus.max_payload_bytes`; `where` names the bus in errors.
 
     Attributes:
-        unheard: how often a request was sent that no subscriber received; it is soon sent again.
+        unheard: how often something was sent that no subscriber received; it is soon sent again.
         disbelieved: how many messages on its topic could not be read or believed, or answered another run, owner or
             payload than the request that they named.
     """
 
-    def __init__(self, bus: Bus, *, resend_s: float = 1.0, signing: Signing | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        resend_s: float = 1.0,
+        signing: Signing | None = None,
+        max_payload_bytes: int = 1 << 20,
+        where: str = "this bus",
+    ) -> None:
         self.unheard = 0
         self.disbelieved = 0
         self._bus = bus
@@ -74,9 +124,13 @@ class ContextClient:
         # A service with keys signs every answer.
         self._verifying = replace(signing, required=True) if signing else None
         self._resend_s = resend_s
+        self._max_payload_bytes = max_payload_bytes
+        self._where = where
         self._shortest_pause = min(resend_s, _PAUSE_S)
         self._reply_to = f"client-{uuid.uuid4().hex}"
         self._waiting: dict[str, _Waiting] = {}
+        # By owner, the ids of what was sent since a context showed it, each with its run.
+        self._sent: OrderedDict[str, dict[str, str]] = OrderedDict()
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Self]:
@@ -98,78 +152,255 @@ class ContextClient:
         Raises:
             AnswerError: Nexus answered with an error, named by `code`; `retry_after_ms` says when trying again, with a
                 new run of the same content, may help.
+            NobodyListeningError: a TimeoutError: no service received it in that time.
             TimeoutError: no answer came in time.
         """
         low, high = _DEADLINE_MS
         deadline_ms = min(max(int(timeout * 1_000), low), high)
+        sent = self._sent.get(run.owner_key, {})
+        # What belongs to this run is in its history.
+        after = [message_id for message_id, run_id in sent.items() if run_id != run.id]
         message = Message(
             run_id=run.id,
             owner_key=run.owner_key,
             role=Role.HUMAN,
             content=run.model_dump(mode="json"),
-            metadata={"reply_to": self._reply_to, "deadline_ms": deadline_ms},
+            metadata={"reply_to": self._reply_to, "deadline_ms": deadline_ms, **({"after": after} if after else {})},
         )
-        payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=self._signing)
-        waiting = self._waiting[message.id] = _Waiting(message, payload, hashlib.sha256(payload).hexdigest())
-        try:
-            with anyio.fail_after(timeout):
-                outcome = await self._ask(waiting)
-        finally:
-            del self._waiting[message.id]
+        outcome: Outcome = await self._answer(Topics.CONTEXT_BUILD_REQUEST, message, _content_of_answer, timeout)
         if isinstance(outcome, AnswerError):
             raise outcome
+        for message_id in after:
+            sent.pop(message_id, None)
         return outcome
 
-    async def send_state(self, owner_key: str, content: Mapping[str, Any], *, session_id: str = "default") -> int:
-        """Change a session's state (contract §5): `{"op": "set", "state": {…}}`, a `patch` or a `clear`.
+    async def record_answer(
+        self,
+        run: Run,
+        completion: Any,
+        *,
+        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+    ) -> Message:
+        """Have a model's answer recorded, also one that only makes tool calls.
 
-        Returns how many subscribers received it, as `Bus.publish` does; there is no answer. Sending the same again,
-        after an error or where no subscriber received it, does no harm.
+        `completion` is its text, or in any form of contract §11: a whole chat completion, response or message as an SDK
+        gives it, or a dictionary of such.
 
         Raises:
-            BusUnavailableError: it may or may not have been received.
+            ValueError: it is no JSON, or larger than the service takes.
+            NobodyListeningError: no subscriber received it within `timeout` seconds. A bus that keeps messages receives
+                it also while no service is there.
+            BusUnavailableError: the bus did not take it in that time; it may or may not have been received.
         """
-        message = state_message(owner_key, content, session_id)
-        payload = encode(message, topic=Topics.SESSION_STATE, signing=self._signing)
-        return await self._bus.publish(Topics.SESSION_STATE, payload)
+        return await self._record(Topics.LLM_RESULTS, run, Role.AI, completion, timeout)
 
-    async def _ask(self, waiting: _Waiting) -> Outcome:
+    async def record_tool_result(
+        self,
+        run: Run,
+        call_id: str,
+        result: Any,
+        *,
+        name: str,
+        failed: bool = False,
+        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+    ) -> Message:
+        """Have the result of a tool recorded, as that of the model's call `call_id`. Raises as `record_answer`.
+
+        `result` is any JSON, or an object of an SDK; of a call that has `failed` the reason.
+        """
+        content = {
+            "result": result,
+            "tool_name": name,
+            "status": "error" if failed else "success",
+            "execution_success": not failed,
+            "call_id": call_id,
+        }
+        return await self._record(Topics.TOOLS_RESULTS, run, Role.TOOL, content, timeout)
+
+    async def say(self, run: Run, text: Any, *, timeout: float = 5.0) -> Message:  # noqa: ASYNC109  # as for `build`
+        """Have recorded what the person says while the run is under way. Raises as `record_answer`."""
+        return await self._record(Topics.RUNS_INPUT, run, Role.HUMAN, text, timeout)
+
+    async def call_tool(
+        self,
+        run: Run,
+        name: str,
+        arguments: Any,
+        *,
+        call_id: str = "",
+        timeout: float = 15.0,  # noqa: ASYNC109  # as for `build`
+    ) -> Message:
+        """The result of a tool that Nexus runs (`search_memory` and so on), which Nexus has recorded.
+
+        `arguments` and `call_id` are as the model gave them. The content is `result`, a text for the model, with
+        `status`, `success` or `error`.
+
+        Raises:
+            NobodyListeningError: a TimeoutError: no service received the call in that time.
+            TimeoutError: no result came in time; the call may have been carried out.
+        """
+        content = {"name": name, "args": arguments, "call_id": call_id}
+        with ungrouped():
+            async with self._bus.subscribe(Topics.TOOLS_RESULTS) as results, anyio.create_task_group() as tasks:
+                tasks.start_soon(self._receive, results)
+                message = _message(run, Role.AI, content)
+                result: Message = await self._answer(Topics.TOOLS_REQUESTS, message, _result_of_call, timeout)
+                tasks.cancel_scope.cancel()
+        self._remember(result)
+        return result
+
+    async def register_tools(
+        self,
+        definitions: Iterable[Any],
+        *,
+        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+    ) -> None:
+        """Offer tools to every owner (contract §3). Contexts have them in a moment. Raises as `record_answer`.
+
+        A definition that the service refuses becomes a dead letter.
+        """
+        for definition in definitions:
+            content = _plain(definition)
+            message = Message(run_id=new_run_id(), owner_key=_OWNER_OF_TOOLS, role=Role.SYSTEM, content=content)
+            await self._send(Topics.TOOLS_REGISTER, message, timeout)
+
+    async def send_state(
+        self,
+        owner_key: str,
+        content: Mapping[str, Any],
+        *,
+        session_id: str = "default",
+        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+    ) -> int:
+        """Change a session's state (contract §5): `{"op": "set", "state": {…}}`, a `patch` or a `clear`.
+
+        Returns how many subscribers received it, as `Bus.publish` does; there is no answer. Sending the same again
+        after an error does no harm. Raises as `record_answer`.
+        """
+        return await self._send(Topics.SESSION_STATE, state_message(owner_key, content, session_id), timeout)
+
+    async def _record(self, topic: str, run: Run, role: Role, content: Any, seconds: float) -> Message:
+        message = _message(run, role, content)
+        await self._send(topic, message, seconds)
+        self._remember(message)
+        return message
+
+    def _remember(self, message: Message) -> None:
+        sent = self._sent.setdefault(message.owner_key, {})
+        self._sent.move_to_end(message.owner_key)
+        sent[message.id] = message.run_id
+        if len(sent) > _MOST_AFTER:
+            # It was on its way while a hundred others were sent.
+            del sent[next(iter(sent))]
+        if len(self._sent) > _MOST_OWNERS:
+            self._sent.popitem(last=False)
+
+    async def _send(self, topic: str, message: Message, seconds: float) -> int:
+        """Send a message until a subscriber has received it. Returns how many have."""
+        payload = self._encoded(topic, message)
+        if len(payload) > self._max_payload_bytes:
+            reason = f"{len(payload)} bytes, at most {self._max_payload_bytes} are allowed (bus.max_payload_bytes)"
+            raise ValueError(f"{topic}: {reason}")
+        pauses = Pauses(self._shortest_pause, self._resend_s)
+        failure: BusUnavailableError | None = None
+        with anyio.move_on_after(seconds):
+            while True:
+                try:
+                    failure = None
+                    if received := await self._bus.publish(topic, payload):
+                        return received
+                    self.unheard += 1
+                except BusRefusedError:
+                    raise
+                except BusUnavailableError as error:
+                    failure = error
+                await pauses.wait()
+        raise failure or self._nobody_listens(topic, seconds)
+
+    async def _answer(
+        self, topic: str, message: Message, read: Callable[[_Waiting, Message], Any], seconds: float
+    ) -> Any:
+        """What is answered to a message, which is sent until then."""
+        payload = self._encoded(topic, message)
+        waiting = _Waiting(topic, message, payload, hashlib.sha256(payload).hexdigest(), read)
+        self._waiting[message.id] = waiting
+        try:
+            with anyio.move_on_after(seconds):
+                await self._ask(waiting)
+        finally:
+            del self._waiting[message.id]
+        if waiting.outcome is None:
+            raise await self._time_out(waiting, seconds)
+        return waiting.outcome
+
+    async def _ask(self, waiting: _Waiting) -> None:
         pause = self._shortest_pause
         while waiting.outcome is None:
             try:
                 # Under the name of its bytes: under its id, another sender's message could have been taken already.
-                received = await self._bus.publish(Topics.CONTEXT_BUILD_REQUEST, waiting.payload, once=waiting.sha256)
-            except BusUnavailableError:
+                received = await self._bus.publish(waiting.topic, waiting.payload, once=waiting.sha256)
+            except BusUnavailableError as error:
                 # Whether it was received is unknown; the same bytes again do no harm.
+                waiting.fault = f"the bus cannot be reached: {error}"
                 await anyio.sleep(self._shortest_pause)
                 continue
+            waiting.fault = ""
             if received:
+                waiting.received = True
                 pause = self._resend_s
             else:
                 self.unheard += 1
                 pause = min(pause * 2, self._resend_s)
             with anyio.move_on_after(pause):
                 await waiting.answered.wait()
-        return waiting.outcome
+
+    async def _time_out(self, waiting: _Waiting, seconds: float) -> TimeoutError:
+        if not waiting.fault and not (waiting.received and await self._may_be_read(waiting.topic)):
+            return self._nobody_listens(waiting.topic, seconds)
+        reason = waiting.fault or (UNBELIEVED if waiting.disbelieved else _UNANSWERED)
+        return TimeoutError(f"no answer within {seconds:g} s to {waiting.topic} at {self._where}: {reason}")
+
+    async def _may_be_read(self, topic: str) -> bool:
+        """False where it is certain that no service reads the topic."""
+        try:
+            with anyio.move_on_after(1):
+                return await self._bus.is_read(topic) is not False
+        except BusUnavailableError:
+            pass
+        return True
+
+    def _nobody_listens(self, topic: str, seconds: float) -> NobodyListeningError:
+        return NobodyListeningError(f"nobody listens to {topic} at {self._where}, tried for {seconds:g} s: {_CHECK}")
+
+    def _encoded(self, topic: str, message: Message) -> bytes:
+        try:
+            return encode(message, topic=topic, signing=self._signing)
+        except PydanticSerializationError as error:
+            raise ValueError(f"{topic}: the content is no JSON: {error}") from None
 
     async def _receive(self, subscription: Subscription) -> None:
         async for delivery in subscription:
+            # The results of all tools are for many.
+            is_mine = delivery.topic != Topics.TOOLS_RESULTS
             try:
                 message = decode(
                     delivery.payload, max_bytes=_LARGEST_ANSWER, topic=delivery.topic, signing=self._verifying
                 )
             except (EnvelopeError, UnreadablePayloadError):
-                self.disbelieved += 1
+                self.disbelieved += is_mine
+                for waiting in self._waiting.values():
+                    waiting.disbelieved |= is_mine
                 continue
-            waiting = self._waiting.get(str(message.metadata.get("request_id")))
-            if waiting is None or waiting.outcome is not None:
+            named = self._waiting.get(str(message.metadata.get("request_id")))
+            if named is None or named.outcome is not None:
                 # An answer that is announced again, or comes too late.
                 continue
-            waiting.outcome = waiting.outcome_in(message)
-            if waiting.outcome is None:
+            named.outcome = named.read(named, message)
+            if named.outcome is None:
                 self.disbelieved += 1
+                named.disbelieved = True
             else:
-                waiting.answered.set()
+                named.answered.set()
 
 
 def state_message(owner_key: str, content: Mapping[str, Any], session_id: str) -> Message:
@@ -181,6 +412,34 @@ def state_message(owner_key: str, content: Mapping[str, Any], session_id: str) -
         content=dict(content),
         metadata={"session_id": session_id},
     )
+
+
+def _message(run: Run, role: Role, content: Any) -> Message:
+    """A message of the run, in its session."""
+    session = run.metadata.get("session_id")
+    metadata = {"session_id": session} if session else {}
+    return Message(run_id=run.id, owner_key=run.owner_key, role=role, content=_plain(content), metadata=metadata)
+
+
+def _plain(value: Any) -> Any:
+    """What an SDK has given as JSON, under the names of the provider's API."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", by_alias=True, exclude_none=True, warnings=False)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _content_of_answer(waiting: _Waiting, answer: Message) -> Outcome | None:
+    # A service of release 0.1 does not say which bytes it answers.
+    answered = (answer.run_id, answer.owner_key, answer.metadata.get("request_sha256", waiting.sha256))
+    asked = (waiting.message.run_id, waiting.message.owner_key, waiting.sha256)
+    return _outcome(answer.content) if answered == asked else None
+
+
+def _result_of_call(waiting: _Waiting, result: Message) -> Message | None:
+    asked = (waiting.message.run_id, waiting.message.owner_key)
+    return result if (result.run_id, result.owner_key) == asked and result.role is Role.TOOL else None
 
 
 def _outcome(content: Any) -> Outcome | None:

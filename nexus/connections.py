@@ -3,13 +3,15 @@
 Each raises `ConfigError` for an address or a key that cannot be used.
 """
 
+import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from nexus.adapters.in_memory import MemoryBus, MemoryDeadLetters, MemoryLedger
-from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.dead_letters import RedisDeadLetters
 from nexus.adapters.redis.ledger import RedisLedger
@@ -18,7 +20,7 @@ from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.adapters.redis.urls import parse_redis_url
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, LlmSettings
-from nexus.core.errors import BusUnavailableError
+from nexus.core.errors import BusUnavailableError, ConfigError
 from nexus.core.models import new_message_id
 from nexus.core.ports import Acquired, Bus, DeadLetters, LanguageModel, Outbox, RequestLedger
 from nexus.core.ports.store import TransferableStore
@@ -28,6 +30,8 @@ from nexus.core.signing import Signing
 _PROBE: Final = "nexus.doctor."
 _PROBE_LEASE_MS: Final = 1_000
 _PROBE_S: Final = 0.5
+# Where an embedded service keeps its addresses.
+_SERVERS: Final = Path(".nexus", "servers.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ def counts_subscribers(settings: BusSettings) -> bool:
 
 def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[TransferableStore]:
     """The document store. Connects when it is first used."""
+    from nexus.adapters.mongo import open_mongo  # noqa: PLC0415  # a client is installed without its drivers
+
     return open_mongo(
         settings.uri.get_secret_value(),
         settings.name,
@@ -117,22 +123,46 @@ async def open_model(settings: LlmSettings) -> AsyncIterator[LanguageModel | Non
 
 @asynccontextmanager
 async def open_client(
-    url: str,
+    url: str | None = None,
     *,
-    mode: Literal["pubsub", "streams"] = "pubsub",
-    channel_prefix: str = "",
+    mode: Literal["pubsub", "streams"] | None = None,
+    channel_prefix: str | None = None,
     signing: Signing | None = None,
     connect_s: float = 5.0,
+    max_payload_bytes: int = 1 << 20,
 ) -> AsyncIterator[ContextClient]:
-    """A requester on the Redis at `url`. Mode, prefix and keys are those of the service.
+    """A client of the service on the Redis at `url`. Mode, prefix, keys and size are those of the service.
 
-    BusUnavailableError where Redis is not reached within `connect_s` seconds.
+    What is not given is taken from the environment: `NEXUS_BUS__URL`, else the address in `.nexus/servers.json`, which
+    `nexus serve --embedded` has left in this folder; `NEXUS_BUS__MODE` (pubsub); `NEXUS_BUS__CHANNEL_PREFIX` (none).
+
+    Raises:
+        ConfigError: there is no address, or one that cannot be used, or another mode.
+        BusUnavailableError: Redis is not reached within `connect_s` seconds.
     """
+    url = url or os.environ.get("NEXUS_BUS__URL") or _embedded_url()
+    mode_name = mode or os.environ.get("NEXUS_BUS__MODE") or "pubsub"
+    prefix = os.environ.get("NEXUS_BUS__CHANNEL_PREFIX", "") if channel_prefix is None else channel_prefix
+    kinds: dict[str, type[RedisPubSubBus | RedisStreamsBus]] = {"pubsub": RedisPubSubBus, "streams": RedisStreamsBus}
+    if mode_name not in kinds:
+        raise ConfigError(f"bus.mode (NEXUS_BUS__MODE): {mode_name!r} is not for a client; allowed: pubsub, streams")
     async with open_redis(url) as redis:
-        kind = RedisStreamsBus if mode == "streams" else RedisPubSubBus
-        bus: Bus = kind(redis, prefix=channel_prefix, connect_s=connect_s)
-        async with ContextClient(bus, signing=signing).listening() as client:
+        bus: Bus = kinds[mode_name](redis, prefix=prefix, connect_s=connect_s)
+        where = f"{parse_redis_url(url).place} (bus.mode {mode_name}, bus.channel_prefix {prefix!r})"
+        client = ContextClient(bus, signing=signing, max_payload_bytes=max_payload_bytes, where=where)
+        async with client.listening():
             yield client
+
+
+def _embedded_url() -> str:
+    """The address of the bus of an embedded service in this folder."""
+    try:
+        return str(json.loads(_SERVERS.read_bytes())["bus"])
+    except FileNotFoundError:
+        reason = f"and there is no {_SERVERS} here, which `nexus serve --embedded` leaves in the folder where it runs"
+    except (OSError, ValueError, LookupError, TypeError):
+        reason = f"and {_SERVERS} holds no address of a bus"
+    raise ConfigError(f"no Redis is named: NEXUS_BUS__URL is not set, {reason}")
 
 
 @asynccontextmanager

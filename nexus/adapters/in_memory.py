@@ -105,6 +105,10 @@ class MemoryBus:
         """Listen to all topics: every subscriber receives everything."""
         return self.subscribe(*(item.topic for item in work), *news)
 
+    async def is_read(self, topic: str) -> bool | None:  # noqa: ARG002  # the port's signature
+        """None: `publish` has said who received it."""
+        return None
+
     def set_aside(self, delivery: Delivery, *, aside: bool) -> None:
         """Do nothing: everything is handed out."""
 

@@ -11,14 +11,13 @@ from rich.markup import escape
 
 from nexus.cli.terminal import (
     SEE_MONGODB,
-    UNBELIEVED,
     Config,
     bus_advice,
     command_settings,
     counted,
     printable,
 )
-from nexus.client import AnswerError, ContextClient
+from nexus.client import UNBELIEVED, AnswerError, ContextClient
 from nexus.config import STORED_SECTIONS, LlmSettings, Settings, signing_of
 from nexus.config.loading import exposed_secrets, with_stored
 from nexus.connections import Transport, open_bus, open_model, open_store, try_claim

@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from nexus.cli.terminal import NOBODY_LISTENS, UNBELIEVED, Config, bus_advice, command_settings, show_context
+from nexus.cli.terminal import Config, bus_advice, command_settings, show_context
 from nexus.client import AnswerError
 from nexus.config import Settings, signing_of
 from nexus.connections import open_client
@@ -62,7 +62,7 @@ def command(  # noqa: PLR0917  # typer makes options of them
             typer.echo(json.dumps(error.content, ensure_ascii=False, indent=2))
         raise
     except TimeoutError as error:
-        typer.echo(f"nexus: no answer within {timeout:g} s: {error}", err=True)
+        typer.echo(f"nexus: {error}", err=True)
         raise typer.Exit(2) from error
     except BusUnavailableError as error:
         raise NexusError(f"{error}: {bus_advice(error)}") from error
@@ -81,10 +81,7 @@ async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, An
         signing=signing_of(bus.signing),
         connect_s=timeout,
     ) as client:
-        try:
-            return await client.build(run, timeout=timeout)
-        except TimeoutError:
-            raise TimeoutError(UNBELIEVED if client.disbelieved else NOBODY_LISTENS) from None
+        return await client.build(run, timeout=timeout)
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:

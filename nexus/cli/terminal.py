@@ -59,8 +59,6 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 _SHOWN_LINES: Final = 40
 _PAGE: Final = 50
 SEE_MONGODB: Final = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
-NOBODY_LISTENS: Final = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
-UNBELIEVED: Final = "answers came, but none that can be believed: compare bus.signing.keys with the service's"
 _OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 _SEE_REDIS: Final = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
 # By the kind of the error, or by words of Redis's own where the kind says little.

@@ -61,6 +61,10 @@ class RedisPubSubBus:
         """Listen to all topics: pub/sub hands everything to every subscriber."""
         return self.subscribe(*dict.fromkeys([*(item.topic for item in work), *news]))
 
+    async def is_read(self, topic: str) -> bool | None:  # noqa: ARG002  # the port's signature
+        """None: `publish` has said who received it."""
+        return None
+
     def set_aside(self, delivery: Delivery, *, aside: bool) -> None:
         """Do nothing: pub/sub hands out everything."""
 

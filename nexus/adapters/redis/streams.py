@@ -18,7 +18,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from nexus.adapters.redis.client import FAULTS, translated
 from nexus.adapters.redis.consumer_group import GroupReader
@@ -35,6 +35,8 @@ _CLOSING_S: Final = 2.0
 _TRIMMED_EVERY_S: Final = 5.0
 # A consumer with nothing pending that has been silent for so long is gone.
 _GONE_MS: Final = 600_000
+# A consumer that is at work reads every two seconds.
+_READ_LATELY_MS: Final = 10_000
 _BEGINNING: Final = b"0-0"
 _OWN_TOPICS: Final = "nexus."
 
@@ -94,6 +96,24 @@ class RedisStreamsBus:
     ) -> AbstractAsyncContextManager[StreamSubscription]:
         """Take part in the group's work, and receive the news."""
         return self._listening(tuple(work), tuple(dict.fromkeys(news)))
+
+    async def is_read(self, topic: str) -> bool | None:
+        """Whether the group has read the stream to its end, or a consumer did lately; None without the right to ask."""
+        key = self._prefix + topic
+        with translated():
+            try:
+                groups: list[dict[str, Any]] = await self._client.xinfo_groups(key)
+                # Redis 7.0 does not know a consumer that has read nothing yet.
+                if any(group["name"] == GROUP.encode() and group["lag"] == 0 for group in groups):
+                    return True
+                consumers: list[dict[str, Any]] = await self._client.xinfo_consumers(key, GROUP)
+            except NoPermissionError:
+                return None
+            except ResponseError as error:
+                if "no such key" in str(error) or "NOGROUP" in str(error):
+                    return False
+                raise
+        return any(consumer["idle"] < _READ_LATELY_MS for consumer in consumers)
 
     def set_aside(self, delivery: Delivery, *, aside: bool) -> None:
         """Read on while the entry waits, or count it in hand again."""

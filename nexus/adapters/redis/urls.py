@@ -44,6 +44,12 @@ class RedisUrl:
     tls: Mapping[str, Any] = field(default_factory=dict)
     sentinel_login: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    @property
+    def place(self) -> str:
+        """Where it leads, without a password: hosts or the socket, and the service or the database."""
+        hosts = ",".join(f"{host}:{port}" for host, port in self.addresses)
+        return self.path or (hosts if self.kind == "cluster" else f"{hosts}/{self.service or self.database}")
+
 
 def parse_redis_url(url: str) -> RedisUrl:
     """The parts of a URL; ConfigError, which does not repeat it, where it cannot be used."""

@@ -74,6 +74,9 @@ class Bus(Protocol):
         is `done`; what is left undone at the end of the context goes to another. News reach every replica.
         """
 
+    async def is_read(self, topic: str) -> bool | None:
+        """False where messages of `topic` wait and no service has read for ten seconds; None where it is unknown."""
+
     def set_aside(self, delivery: Delivery, *, aside: bool) -> None:
         """Let others be handed out while this delivery waits for its turn or its refusal; or count it in hand again."""
 

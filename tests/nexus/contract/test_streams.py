@@ -460,6 +460,26 @@ async def test_entries_of_all_kinds(redis_url: str, channel_prefix: str) -> None
     assert (taken[0].entry, taken[0].sent_ms) == ("5-1", 5)
 
 
+async def test_whether_anybody_reads(redis_url: str, channel_prefix: str) -> None:
+    """Nobody does where there is no stream, no group, or what is in it waits; a consumer at work does."""
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        assert await bus.is_read("a") is False
+        await bus.publish("a", b"1")
+        assert await bus.is_read("a") is False
+        await with_group(client, f"{channel_prefix}a")
+        assert await bus.is_read("a") is False
+        async with bus.consume([Work("a", 1)]) as subscription:
+            await take(subscription, 1)
+            assert await bus.is_read("a") is True
+            # It has what it may have in hand, and is there.
+            await bus.publish("a", b"2")
+            assert await bus.is_read("a") is True
+        await client.set(f"{channel_prefix}c", "")
+        with pytest.raises(BusUnavailableError):
+            await bus.is_read("c")
+
+
 async def test_a_name_is_enqueued_once(redis_url: str, channel_prefix: str) -> None:
     """A hundred publishers with one name make one entry, and each is told that it is there; other names are others."""
     results = []

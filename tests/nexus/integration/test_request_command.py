@@ -10,6 +10,7 @@ from anyio.abc import TaskStatus
 
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.pubsub import RedisPubSubBus
+from nexus.adapters.redis.urls import parse_redis_url
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Role, Topics
 from nexus.core.wire import decode, encode
@@ -72,15 +73,19 @@ async def test_answers_that_cannot_be_believed(redis_url: str, channel_prefix: s
         done = await asked_for(bus, timeout_s=2)
         tasks.cancel_scope.cancel()
     reason = "answers came, but none that can be believed: compare bus.signing.keys with the service's"
-    assert (done.returncode, done.stderr) == (2, f"nexus: no answer within 2 s: {reason}\n")
+    assert done.returncode == 2
+    assert done.stderr.startswith("nexus: no answer within 2 s to context.build.request at ")
+    assert done.stderr.endswith(f": {reason}\n")
 
 
 @pytest.mark.parametrize("mode", ["pubsub", "streams"])
 async def test_nobody_answers(redis_url: str, channel_prefix: str, mode: str) -> None:
-    """The time-out says what may differ; exit 2."""
+    """The time-out says what was tried, and what may differ; exit 2."""
     done = await asked_for({"URL": redis_url, "CHANNEL_PREFIX": channel_prefix, "MODE": mode}, timeout_s=0.5)
+    where = f"{parse_redis_url(redis_url).place} (bus.mode {mode}, bus.channel_prefix {channel_prefix!r})"
     reason = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
-    assert (done.returncode, done.stderr) == (2, f"nexus: no answer within 0.5 s: {reason}\n")
+    said = f"nexus: nobody listens to context.build.request at {where}, tried for 0.5 s: {reason}\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 @pytest.mark.once

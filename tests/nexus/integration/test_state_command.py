@@ -146,7 +146,7 @@ async def test_without_a_service(either: StateDesk) -> None:
     sent = await either.run("send", "--owner", "ada", "--session", "s1", "-", stdin=json.dumps(content))
     if either.environment["NEXUS_BUS__MODE"] == "pubsub":
         cleared = await either.run("clear", "--owner", "ada", "--yes")
-        assert {sent.fault, cleared.fault} == {f"nobody heard it: {NOBODY}"}
+        assert {sent.fault, cleared.fault} == {f"nobody listens to session.state at this bus, tried for 5 s: {NOBODY}"}
         return
     assert (sent.returncode, sent.stderr) == (0, "")
     async with either.service() as nexus:

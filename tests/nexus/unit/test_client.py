@@ -1,18 +1,19 @@
-"""The reference requester: it asks until an answer comes, and takes the first that can be believed (contract §1.5)."""
+"""The reference client: it asks until an answer comes that can be believed, and is heard when it says something."""
 
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 from typing import Any, Final
 
 import anyio
 import pytest
 
 from nexus.adapters.in_memory import MemoryBus
-from nexus.client import AnswerError, ContextClient
+from nexus.client import AnswerError, ContextClient, new_run
 from nexus.core.concurrency import ungrouped
-from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
+from nexus.core.errors import BusUnavailableError, ErrorCode, NobodyListeningError, RequestError
 from nexus.core.models import Message, Role, Run, Topics
 from nexus.core.signing import Signing
 from nexus.core.wire import decode, encode
@@ -159,7 +160,9 @@ async def test_no_answer() -> None:
             await echo(bus, asked, count)
 
     async with answered_by(respond) as bus, ContextClient(bus, resend_s=0.01).listening() as client:
-        with pytest.raises(TimeoutError):
+        with pytest.raises(
+            TimeoutError, match=r"no answer within 0\.1 s to context\.build\.request at this bus: it was"
+        ):
             await client.build(run("quiet"), timeout=0.1)
         assert (await client.build(run("loud"), timeout=PATIENCE_S))["messages"] == ["loud"]
 
@@ -314,7 +317,8 @@ async def test_a_state_is_sent() -> None:
     assert (first.owner_key, first.role, first.content) == ("ada", Role.COMMAND, content)
     assert [message.metadata["session_id"] for message in (first, second)] == ["s", "default"]
     assert first.id != second.id
-    assert await client.send_state("ada", content) == 0
+    with pytest.raises(NobodyListeningError, match=r"session\.state"):
+        await client.send_state("ada", content, timeout=0.05)
     with pytest.raises(RequestError, match="UNAUTHENTICATED"):
         decode(deliveries[0].payload, topic=Topics.LLM_RESULTS, signing=REQUIRED)
 
@@ -383,6 +387,288 @@ async def test_answers_that_cannot_be_believed() -> None:
     """They are counted, and the request ends as if there had been none."""
     respond = replies((success(0), STRANGER), success(1), success(2), success(3))
     async with answered_by(respond) as bus, ContextClient(bus, signing=LENIENT).listening() as client:
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match="none that can be believed: compare bus"):
             await client.build(run(), timeout=0.1)
         assert client.disbelieved >= 4
+
+
+COMPLETION: Final = {"role": "assistant", "content": "🌧 北京", "tool_calls": None}
+CALL: Final = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+OF_OPENAI: Final = {
+    "id": "c1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant", "tool_calls": [CALL]}}],
+}
+OF_ANTHROPIC: Final = {
+    "id": "m1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [{"type": "text", "text": "x"}, {"type": "tool_use", "id": "t1", "name": "weather", "input": {"a": 1}}],
+    "stop_reason": "tool_use",
+    "usage": {"input_tokens": 1, "output_tokens": 1},
+}
+OF_GEMINI: Final = {
+    "candidates": [
+        {
+            "content": {
+                "role": "model",
+                "parts": [{"functionCall": {"name": "weather", "args": {"a": 1}}, "thoughtSignature": "aGk="}],
+            }
+        }
+    ]
+}
+
+
+def typed(kind: str, content: Any) -> Any:
+    """The content as an object of an SDK."""
+    module, _, name = kind.rpartition(".")
+    return getattr(import_module(module), name).model_validate(content)
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("a text", "a text"),
+        ("", ""),
+        (COMPLETION, COMPLETION),
+        ({"choices": [COMPLETION]}, {"choices": [COMPLETION]}),
+        (("openai.types.chat.ChatCompletion", OF_OPENAI), OF_OPENAI),
+        (("anthropic.types.Message", OF_ANTHROPIC), OF_ANTHROPIC),
+        (("google.genai.types.GenerateContentResponse", OF_GEMINI), OF_GEMINI),
+        (
+            {"content": [("anthropic.types.TextBlock", {"type": "text", "text": "x"})]},
+            {"content": [{"type": "text", "text": "x"}]},
+        ),
+    ],
+    ids=["text", "empty", "message", "completion", "openai", "anthropic", "gemini", "blocks"],
+)
+async def test_an_answer_is_sent_as_it_is(given: Any, sent: Any) -> None:
+    """Under the names of the provider's API, in the run's session; what it means the service says."""
+    if isinstance(given, tuple):
+        given = typed(*given)
+    elif isinstance(given, dict) and isinstance(given.get("content"), list):
+        given = {"content": [typed(*block) for block in given["content"]]}
+    bus = MemoryBus()
+    asked = new_run("ada", "how is the weather?", session_id="s")
+    async with bus.subscribe(Topics.LLM_RESULTS) as results:
+        message = await ContextClient(bus).record_answer(asked, given)
+        (delivery,) = await take(results, 1)
+    assert decode(delivery.payload) == message
+    assert (message.run_id, message.owner_key, message.role) == (asked.id, "ada", Role.AI)
+    assert (message.content, message.metadata) == (sent, {"session_id": "s"})
+
+
+@pytest.mark.parametrize(("failed", "status"), [(False, "success"), (True, "error")])
+async def test_the_result_of_a_tool(failed: bool, status: str) -> None:
+    """With the call that it answers, the name of the tool and whether it failed."""
+    bus = MemoryBus()
+    async with bus.subscribe(Topics.TOOLS_RESULTS) as results:
+        client = ContextClient(bus)
+        message = await client.record_tool_result(run(), "call_1", {"°C": [7]}, name="weather", failed=failed)
+        (delivery,) = await take(results, 1)
+    assert decode(delivery.payload) == message
+    assert (message.role, message.metadata) == (Role.TOOL, {})
+    assert message.content == {
+        "result": {"°C": [7]},
+        "tool_name": "weather",
+        "status": status,
+        "execution_success": not failed,
+        "call_id": "call_1",
+    }
+
+
+async def test_what_a_person_says_meanwhile() -> None:
+    """Is a message of the run, of a human."""
+    bus, asked = MemoryBus(), new_run("ada", "hi")
+    async with bus.subscribe(Topics.RUNS_INPUT) as words:
+        message = await ContextClient(bus).say(asked, "no, Bergen")
+        (delivery,) = await take(words, 1)
+    assert decode(delivery.payload) == message
+    assert (message.run_id, message.role, message.content) == (asked.id, Role.HUMAN, "no, Bergen")
+
+
+async def test_tools_are_registered() -> None:
+    """Each by a message of its own, as it is given."""
+    bus, tools = MemoryBus(), [{"type": "function", "function": {"name": name}} for name in ("a", "b")]
+    async with bus.subscribe(Topics.TOOLS_REGISTER) as registered:
+        await ContextClient(bus).register_tools(tools)
+        deliveries = await take(registered, 2)
+    assert [decode(delivery.payload).content for delivery in deliveries] == tools
+
+
+def called(asked: Message, text: str, **changes: Any) -> Message:
+    """The result of a call, as Nexus gives it."""
+    content = {"result": text, "call_id": asked.content["call_id"]}
+    common: dict[str, Any] = {"run_id": asked.run_id, "owner_key": asked.owner_key, "role": Role.TOOL}
+    return Message(**common | changes, content=content, metadata={"request_id": changes.get("request_id", asked.id)})
+
+
+async def test_a_call_of_a_memory_tool() -> None:
+    """Its own result comes back, not that of another call, run or owner; then the call is over."""
+    bus, calls = MemoryBus(), list[Message]()
+
+    async def serve() -> None:
+        async for delivery in requests:
+            asked = decode(delivery.payload)
+            calls.append(asked)
+            others: list[dict[str, Any]] = [
+                {"run_id": "x"},
+                {"owner_key": "eve"},
+                {"role": Role.AI},
+                {"request_id": "x"},
+            ]
+            for change in others:
+                await bus.publish(Topics.TOOLS_RESULTS, encode(called(asked, "theirs", **change)))
+            await bus.publish(Topics.TOOLS_RESULTS, b"no JSON")
+            await bus.publish(Topics.TOOLS_RESULTS, encode(called(asked, "mine")))
+
+    async with bus.subscribe(Topics.TOOLS_REQUESTS) as requests, anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        async with ContextClient(bus).listening() as client:
+            found = await client.call_tool(new_run("ada", "hi"), "search_memory", {"query": "beans"}, call_id="c1")
+        tasks.cancel_scope.cancel()
+    assert found.content == {"result": "mine", "call_id": "c1"}
+    assert [call.content for call in calls] == [{"name": "search_memory", "args": {"query": "beans"}, "call_id": "c1"}]
+    assert client.disbelieved == 3
+
+
+async def test_a_context_comes_after_what_was_said() -> None:
+    """A request names what was sent since the last context of its owner, but nothing of its own run, which has it."""
+    afters = list[Any]()
+
+    async def respond(bus: MemoryBus, asked: Message, count: int) -> None:
+        afters.append(asked.metadata.get("after"))
+        if len(afters) == 2:
+            await reply(bus, asked, refusal("OVERLOADED"))
+        else:
+            await echo(bus, asked, count)
+
+    bus = MemoryBus()
+    recorded = (Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.RUNS_INPUT)
+    async with answered_by(respond, bus), bus.subscribe(*recorded), ContextClient(bus).listening() as client:
+        first, second, others = (new_run(owner, "hi") for owner in ("ada", "ada", "bob"))
+        sent = [
+            await client.record_answer(first, COMPLETION),
+            await client.record_tool_result(first, "c", "7", name="weather"),
+            await client.say(first, "and?"),
+        ]
+        await client.build(first)
+        with pytest.raises(AnswerError):
+            await client.build(second)
+        await client.build(others)
+        await client.build(second)
+        await client.build(new_run("ada", "hi"))
+    ids = [message.id for message in sent]
+    assert afters == [None, ids, None, ids, None]
+
+
+async def test_a_context_comes_after_a_hundred_messages_at_most() -> None:
+    """The last of them: those before were on their way while these were sent."""
+    afters = list[Any]()
+
+    async def respond(bus: MemoryBus, asked: Message, count: int) -> None:
+        afters.append(asked.metadata.get("after"))
+        await echo(bus, asked, count)
+
+    bus = MemoryBus()
+    async with answered_by(respond, bus), bus.subscribe(Topics.LLM_RESULTS), ContextClient(bus).listening() as client:
+        first = new_run("ada", "hi")
+        sent = [await client.record_answer(first, str(number)) for number in range(105)]
+        await client.build(new_run("ada", "hi"))
+    assert afters == [[message.id for message in sent[5:]]]
+
+
+SENDERS: Final[dict[str, Callable[[ContextClient, float], Awaitable[Any]]]] = {
+    Topics.LLM_RESULTS: lambda client, seconds: client.record_answer(run(), "x", timeout=seconds),
+    Topics.TOOLS_RESULTS: lambda client, seconds: client.record_tool_result(run(), "c", 1, name="f", timeout=seconds),
+    Topics.RUNS_INPUT: lambda client, seconds: client.say(run(), "x", timeout=seconds),
+    Topics.TOOLS_REGISTER: lambda client, seconds: client.register_tools([{}], timeout=seconds),
+    Topics.SESSION_STATE: lambda client, seconds: client.send_state("ada", {"op": "clear"}, timeout=seconds),
+    Topics.CONTEXT_BUILD_REQUEST: lambda client, seconds: client.build(run(), timeout=seconds),
+    Topics.TOOLS_REQUESTS: lambda client, seconds: client.call_tool(run(), "search_memory", {}, timeout=seconds),
+}
+
+
+@pytest.mark.parametrize("topic", SENDERS)
+async def test_nobody_listens(topic: str) -> None:
+    """The error says what was tried, where, and what to check; it is a time-out besides."""
+    async with ContextClient(MemoryBus(), where="here:1/0").listening() as client:
+        with pytest.raises(NobodyListeningError) as caught:
+            await SENDERS[topic](client, 0.1)
+    assert isinstance(caught.value, TimeoutError)
+    reason = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
+    assert str(caught.value) == f"nobody listens to {topic} at here:1/0, tried for 0.1 s: {reason}"
+
+
+class DeafBus(MemoryBus):
+    """A bus that keeps messages, of which none is read."""
+
+    async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
+        """Take it, and give it to nobody."""
+        return 1 + await super().publish(topic, payload, once=once)
+
+    async def is_read(self, topic: str) -> bool | None:
+        """By nobody."""
+        return topic == ""
+
+
+async def test_nobody_reads_what_is_kept() -> None:
+    """A bus that keeps messages takes an answer for later; a request is asked in vain."""
+    async with ContextClient(DeafBus()).listening() as client:
+        assert (await client.record_answer(run(), "x")).content == "x"
+        with pytest.raises(NobodyListeningError):
+            await client.build(run(), timeout=0.1)
+
+
+@pytest.mark.parametrize("topic", SENDERS)
+async def test_a_bus_that_is_away(topic: str) -> None:
+    """It is tried again until the time is over, and what failed is said."""
+    expected = TimeoutError if topic in {Topics.CONTEXT_BUILD_REQUEST, Topics.TOOLS_REQUESTS} else BusUnavailableError
+    async with ContextClient(AwayBus(1_000), resend_s=0.01).listening() as client:
+        with pytest.raises(expected, match="away"):
+            await SENDERS[topic](client, 0.1)
+
+
+async def test_it_is_said_until_it_is_heard() -> None:
+    """Over a bus that fails and to a service that comes late; it is one message, however often it is sent."""
+    bus, said = AwayBus(3), list[Message]()
+
+    async def say() -> None:
+        said.append(await client.record_answer(run(), "late", timeout=PATIENCE_S))
+
+    async def unheard() -> bool:
+        return client.unheard >= 2
+
+    async with ContextClient(bus, resend_s=0.01).listening() as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(say)
+        await until(unheard)
+        async with bus.subscribe(Topics.LLM_RESULTS) as results:
+            (delivery,) = await take(results, 1)
+    assert [decode(delivery.payload)] == said
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [("x" * (1 << 20), "at most 1048576 are allowed"), (object(), "is no JSON"), ({"a": {1, object()}}, "is no JSON")],
+    ids=["too large", "an object", "a set"],
+)
+async def test_what_cannot_be_sent(content: Any, reason: str) -> None:
+    """Is refused at once, with the topic and what is allowed, and nothing is sent."""
+    bus = MemoryBus()
+    async with bus.subscribe(Topics.LLM_RESULTS) as results:
+        with pytest.raises(ValueError, match=rf"llm\.results: .*{reason}"):
+            await ContextClient(bus).record_answer(run(), content)
+        await results.stop()
+        assert await take(results, 1) == []
+
+
+async def test_what_is_said_is_signed() -> None:
+    """For its own topic and no other."""
+    bus = MemoryBus()
+    async with bus.subscribe(Topics.LLM_RESULTS) as results:
+        await ContextClient(bus, signing=REQUIRED).record_answer(run(), "x")
+        (delivery,) = await take(results, 1)
+    assert decode(delivery.payload, topic=Topics.LLM_RESULTS, signing=REQUIRED).content == "x"
