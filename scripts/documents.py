@@ -21,6 +21,7 @@ from nexus.core.models import Identifier, Message, Moment, Role, Run, Topics
 from nexus.core.payloads import (
     Answer,
     AnswerMetadata,
+    ConfigChanged,
     LlmResult,
     Manifest,
     ResultMetadata,
@@ -28,6 +29,7 @@ from nexus.core.payloads import (
     StoredRow,
     ToolRequest,
     ToolResult,
+    ToolResultMetadata,
     Words,
 )
 from nexus.services.context.request import RequestMetadata, RunMetadata
@@ -84,13 +86,14 @@ SCHEMAS: Final[Mapping[str, Any]] = {
     "tool-request": _message(
         "ToolCalled", "A tool call to be carried out.", ToolRequest, metadata=_or_none(ResultMetadata)
     ),
-    "tool-result": _message("ToolReturned", "What a tool returned.", ToolResult, metadata=_or_none(ResultMetadata)),
+    "tool-result": _message("ToolReturned", "What a tool returned.", ToolResult, metadata=_or_none(ToolResultMetadata)),
     "tool-definition": ToolDefinition,
     "tool-register": _message("ToolRegistered", "A tool that others run.", ToolDefinition),
     "tool-unregister": _message("ToolUnregistered", "A tool that is gone.", NamedTool | ToolName),
     "session-state": _message(
         "StateChanged", "Changes a session's state.", StateChange, metadata=_or_none(SessionMetadata)
     ),
+    "config-changed": ConfigChanged,
     "stored-row": StoredRow,
 }
 
@@ -119,7 +122,7 @@ CHANNELS: Final = (
     ),
     Channel(Topics.TOOLS_UNREGISTER, ["receive"], "tool-unregister", "Takes such a tool away."),
     Channel(Topics.SESSION_STATE, ["receive"], "session-state", "What is said of a session's state."),
-    Channel(Topics.CONFIG_CHANGED, ["receive"], "envelope", "Has stored settings read again, whatever it says."),
+    Channel(Topics.CONFIG_CHANGED, ["receive"], "config-changed", "Has stored settings read again."),
 )
 # Where a message names what it belongs to.
 CORRELATED: Final = {

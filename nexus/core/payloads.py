@@ -67,12 +67,22 @@ class ResultMetadata(SessionMetadata, total=False):
     phase: str
 
 
+class ToolResultMetadata(ResultMetadata, total=False):
+    """The `metadata` of a tool's result; Nexus names the message by which its tool was called."""
+
+    request_id: str
+
+
 class LlmResult(TypedDict, total=False):
     """What a model answered; it has a text, calls or both."""
 
     content: Words | None
     tool_calls: list[NestedCall | FlatCall] | None
     usage: Usage
+
+
+class ConfigChanged(TypedDict):
+    """Has stored settings read again, whatever it says."""
 
 
 class ToolRequest(TypedDict):
@@ -151,6 +161,14 @@ class Tokens(TypedDict):
     exact: bool
 
 
+class LeftOutEntry(TypedDict):
+    """Something that was said and is not shown; `where` is a message id or the tag of a block."""
+
+    what: str
+    where: str
+    why: str
+
+
 class Manifest(TypedDict):
     """Where each part of a context comes from: ids, counts and times, no content."""
 
@@ -160,6 +178,7 @@ class Manifest(TypedDict):
     prefix: Prefix
     tokens: NotRequired[Tokens]
     notes: list[str]
+    left_out: list[LeftOutEntry]
     timings_ms: dict[str, Annotated[float, Field(ge=0)]]
 
 

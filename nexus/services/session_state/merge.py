@@ -37,6 +37,7 @@ from nexus.services.session_state.state import (
     SessionState,
     State,
     TodoStatus,
+    not_null,
     read_id,
     read_parts,
     read_sub_agent,
@@ -90,7 +91,7 @@ class PatchState(TypedDict):
     """Joins items by their ids, and removes those named in `remove`; it has one of the two."""
 
     __pydantic_config__ = ConfigDict(  # type: ignore[misc]  # as above
-        extra="forbid", json_schema_extra={"anyOf": [{"required": ["state"]}, {"required": ["remove"]}]}
+        extra="forbid", json_schema_extra={"anyOf": [not_null("state"), not_null("remove")]}
     )
     op: Literal["patch"]
     state: NotRequired[PatchedState | None]

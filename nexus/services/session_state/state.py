@@ -316,16 +316,17 @@ def _item_schema(part: _List, *, patch: bool) -> Fields:
     """Of an item of a list: every field under any of its keys, and those that are needed under one of them."""
     fields = {key: _or_null(each.schema) for each in part.fields for key in each.spellings}
     needed = [each.spellings for each in part.fields if each.needed and each.spellings[0] not in (part.defaults or {})]
-    given = [{"anyOf": [_not_null(key) for key in spellings]} for spellings in needed]
+    given = [{"anyOf": [not_null(key) for key in spellings]} for spellings in needed]
     if patch:
-        given = [{"anyOf": [_not_null("id"), {"allOf": given}]}]
+        given = [{"anyOf": [not_null("id"), {"allOf": given}]}]
     if part.defaults is None:
-        given.append(_not_null("id"))
+        given.append(not_null("id"))
     item = {"type": "object", "properties": {"id": _or_null(_ID_SCHEMA), **fields}, "allOf": given}
     return item if part.defaults is None else {"anyOf": [_text_schema(TEXT_CHARS), item]}
 
 
-def _not_null(key: str) -> Fields:
+def not_null(key: str) -> Fields:
+    """The JSON Schema of objects in which something stands under the key."""
     return {"required": [key], "properties": {key: {"not": _NULL}}}
 
 

@@ -105,7 +105,7 @@ def test_every_reference_leads_somewhere() -> None:
             assert at(DOCUMENT, pointer)
     schemas = {path: json.loads(path.read_text("utf-8")) for path in (DOCS / "schemas").iterdir()}
     assert files <= schemas.keys()
-    assert {path.stem for path in schemas.keys() - files} == {"manifest", "tool-definition", "stored-row"}
+    assert {path.stem for path in schemas.keys() - files} == {"envelope", "manifest", "tool-definition", "stored-row"}
     for schema in schemas.values():
         assert all(at(schema, reference.removeprefix("#")) for reference in references(schema))
 
