@@ -45,7 +45,7 @@ _MOST_AFTER: Final = 100
 _MOST_OWNERS: Final = 10_000
 # Tools belong to nobody, and every message has an owner.
 _OWNER_OF_TOOLS: Final = "operator"
-_CHECK: Final = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
+CHECK_SERVICE: Final = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
 UNBELIEVED: Final = "answers came, but none that can be believed: compare bus.signing.keys with the service's"
 _UNANSWERED: Final = "it was received and not answered: see the service's log, or allow more time"
 
@@ -370,7 +370,9 @@ class ContextClient:
         return True
 
     def _nobody_listens(self, topic: str, seconds: float) -> NobodyListeningError:
-        return NobodyListeningError(f"nobody listens to {topic} at {self._where}, tried for {seconds:g} s: {_CHECK}")
+        return NobodyListeningError(
+            f"nobody listens to {topic} at {self._where}, tried for {seconds:g} s: {CHECK_SERVICE}"
+        )
 
     def _encoded(self, topic: str, message: Message) -> bytes:
         try:

@@ -18,7 +18,18 @@ from nexus import __version__
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import NexusError
 
-_COMMANDS: Final = ("serve", "request", "demo", "doctor", "dead-letters", "session", "memory", "state", "turns")
+_COMMANDS: Final = (
+    "serve",
+    "request",
+    "demo",
+    "doctor",
+    "dead-letters",
+    "session",
+    "memory",
+    "state",
+    "turns",
+    "config",
+)
 _OBJECTS: Final = 100_000
 # Errors of a standard output that takes no more: a full disk, or a reader that has gone.
 _OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})

@@ -22,18 +22,18 @@ from nexus.cli.terminal import (
     Session,
     Yes,
     confirm,
-    counted,
     print_result,
     printable,
     run_on_bus,
     run_on_store,
+    say_who_heard,
     session_named,
     session_settings,
     text_lines,
 )
 from nexus.client import ContextClient, state_message
 from nexus.config import BusSettings, signing_of
-from nexus.connections import counts_subscribers, open_bus
+from nexus.connections import open_bus
 from nexus.core.errors import NexusError, StoreUnavailableError
 from nexus.core.models import Topics
 from nexus.core.ports import Store
@@ -183,13 +183,7 @@ def _publish(content: Mapping[str, Any], settings: BusSettings, owner: str, sess
             client = ContextClient(transport.bus, signing=signing_of(settings.signing))
             return await client.send_state(owner, content, session_id=session)
 
-    subscribers = run_on_bus("session.state", send)
-    if settings.mode == "streams":
-        typer.echo("Sent: it is on the stream until a service has stored it.")
-    elif not counts_subscribers(settings):
-        typer.echo("Sent. On a cluster pub/sub cannot tell whether anybody heard it.")
-    else:
-        typer.echo(f"Sent: {counted(subscribers, 'service')} heard it.")
+    say_who_heard(run_on_bus("session.state", send), settings, "it is on the stream until a service has stored it")
 
 
 def _check(content: Mapping[str, Any], settings: BusSettings, owner: str, session: str) -> None:

@@ -24,9 +24,9 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from nexus.config import DatabaseSettings, Settings
+from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.config.loading import load_settings
-from nexus.connections import open_store
+from nexus.connections import counts_subscribers, open_store
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import (
     BusRefusedError,
@@ -220,6 +220,16 @@ def run_on_bus(key: str, work: Callable[[], Awaitable[_Result]]) -> _Result:
         raise BusRefusedError(f"Redis does not do what was asked ({error}): {advice}") from error
     except BusUnavailableError as error:
         raise BusUnavailableError(f"Redis does not do what was asked ({error}): {bus_advice(error)}") from error
+
+
+def say_who_heard(subscribers: int, settings: BusSettings, on_stream: str) -> None:
+    """Say how many services heard what was published; on streams, whose readers are not counted, say `on_stream`."""
+    if settings.mode == "streams":
+        typer.echo(f"Sent: {on_stream}.")
+    elif not counts_subscribers(settings):
+        typer.echo("Sent. On a cluster pub/sub cannot tell whether anybody heard it.")
+    else:
+        typer.echo(f"Sent: {counted(subscribers, 'service')} heard it.")
 
 
 def bus_advice(error: Exception) -> str:

@@ -28,7 +28,7 @@ from .server import Client, Refusal, Store, WrongUsage, existing_collection, exp
 from .stored_settings import Entry, Plan, make_plan
 from .terminal import Terminal, documents, human_size
 
-HINT = "A running service reads them again when it gets a config.changed message, or when it is restarted."
+HINT = "A running service reads them again on a config.changed message (nexus config reload), or when it is restarted."
 
 
 @dataclass

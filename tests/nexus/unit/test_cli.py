@@ -23,7 +23,19 @@ NO_CERTIFICATE_OF_MONGODB: Final = {
 ONE_PROCESS: Final = {"NEXUS_BUS__MODE": "memory"}
 SEE_REDIS: Final = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
 
-COMMANDS = {"version", "serve", "request", "demo", "doctor", "dead-letters", "session", "memory", "state", "turns"}
+COMMANDS = {
+    "version",
+    "serve",
+    "request",
+    "demo",
+    "doctor",
+    "dead-letters",
+    "session",
+    "memory",
+    "state",
+    "turns",
+    "config",
+}
 
 
 def test_help_names_every_command() -> None:
