@@ -172,7 +172,7 @@ def test_what_grows_makes_room() -> None:
 def test_the_example_of_the_contract() -> None:
     """The messages that stand in docs/contract.md lead to the state that stands there, in either order."""
     text = (Path(__file__).parents[5] / "docs" / "contract.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```json\n(.*?)\n```", text.partition("\n## Session state\n")[2], re.DOTALL)[:3]
+    blocks = re.findall(r"```json [a-z.-]+\n(.*?)\n```", text.partition("\n## Session state\n")[2], re.DOTALL)[:3]
     *messages, state = map(json.loads, blocks)
     for sent in (messages, messages[::-1], messages * 2):
         read = [Message.model_validate(message) for message in sent]
