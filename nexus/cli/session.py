@@ -11,8 +11,10 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, Annotated, Final
@@ -31,15 +33,27 @@ from nexus.cli.terminal import (
     session_named,
     session_settings,
 )
-from nexus.core.errors import NexusError
-from nexus.core.models import utc_now
+from nexus.core.errors import NexusError, StoreUnavailableError
+from nexus.core.models import DEFAULT_SESSION, Row, utc_now
 from nexus.core.ports.store import TransferableStore
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.exporter import export_session
 from nexus.services.transfer.importer import Plan, Present, compare, read_session, write_session
+from nexus.services.transfer.transcripts import messages_in, rows_of
+
+
+class _Source(StrEnum):
+    NEXUS = "nexus"
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    GEMINI = "gemini"
+    LANGCHAIN = "langchain"
+
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Export a whole session to a folder, and import it.")
 _PREFIX_CHARS: Final = 100
+_LINE_CHARS: Final = 100
+_BATCH: Final = 200
 # A document of 16 MiB, with escapes for much of it.
 _LONGEST_LINE: Final = 1 << 26
 _LONGEST_FILE: Final = 1 << 26
@@ -93,22 +107,31 @@ def export_command(
 @app.command(
     "import",
     epilog="Examples:\n\nnexus session import session-s1/\n\n"
-    "nexus session import --owner bob --session copy session-s1/ --dry-run",
+    "nexus session import --owner bob --session copy session-s1/ --dry-run\n\n"
+    "nexus session import --from openai chat.json --owner ada --session chat",
 )
-def import_command(
-    path: Annotated[str, typer.Argument(metavar="FOLDER", help="What `export` wrote.")],
+def import_command(  # noqa: PLR0917  # one for each option
+    path: Annotated[str, typer.Argument(metavar="FOLDER|FILE", help="What `export` wrote, or a transcript.")],
     owner: Annotated[str | None, typer.Option(help="Another owner than the export's.", show_default=False)] = None,
     session: Annotated[str | None, typer.Option(help="Another session than the export's.", show_default=False)] = None,
+    source: Annotated[
+        _Source,
+        typer.Option("--from", help="Whose form the file has. A transcript is JSON or JSON Lines, and needs --owner."),
+    ] = _Source.NEXUS,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and compare only; say what would be written.")
     ] = False,
     config: Config = None,
 ) -> None:
-    """Store an exported session, of which the next context is then the same. The session must be empty.
+    """Store an exported session, or a transcript of another system, of which contexts are then made.
 
-    Nothing is written unless all of the export can be read and nothing is in its way. An import that broke off is gone
-    on with by repeating it.
+    The session of an export must be empty, and the next context is the same as before. Nothing is written unless all of
+    it can be read and nothing is in its way. What is there already is not stored again: an import that broke off is
+    gone on with by repeating it, and a transcript may have grown.
     """
+    if source is not _Source.NEXUS:
+        _import_transcript(path, source.value, owner, session or DEFAULT_SESSION, dry_run=dry_run, config=config)
+        return
     settings = session_settings(config, "x" if owner is None else owner, "default" if session is None else session)
     folder, written = _GivenFolder(path), Counter[str]()
     with _faults_of(path):
@@ -138,6 +161,63 @@ def import_command(
     count = sum(map(len, present.values()))
     already = f"; {count} of {plan.total} documents were there" if count else ""
     typer.echo(f"{_amount(missing)} {verb} into {where}{already}.")
+
+
+def _import_transcript(
+    path: str, source: str, owner: str | None, session: str, *, dry_run: bool, config: Path | None
+) -> None:
+    if owner is None:
+        raise NexusError(f"--from {source}: --owner is needed: a transcript does not say whose it is")
+    settings = session_settings(config, owner, session)
+    try:
+        messages = [*rows_of(messages_in(_file_content(path)), owner, session, utc_now())]
+    except ValueError as error:
+        raise NexusError(f"{printable(path)}: {error}") from None
+    for message in messages:
+        typer.echo(f"{message.place}: {_in_short(message.said)}")
+        for note in message.repaired:
+            typer.echo(f"    repaired: {note}")
+        for what, _, why in message.left_out:
+            typer.echo(f"    left out: {what}: {why}")
+    rows = [(message.place, message.row) for message in messages if message.row]
+    written = Counter[str]() if dry_run else run_on_store(settings.database, partial(_write_rows, rows))
+    repaired, left_out = sum(len(each.repaired) for each in messages), sum(len(each.left_out) for each in messages)
+    told = f"{counted(len(messages), 'message')} read, {repaired} repaired, {left_out} left out"
+    where = session_named(owner, session)
+    if dry_run:
+        typer.echo(f"{told}; {len(rows)} would be stored in {where}, but for those that are there.")
+        return
+    typer.echo(f"{told}; {written['new']} stored in {where}, {written['there']} were there already.")
+    if written["refused"]:
+        raise NexusError(f"{counted(written['refused'], 'message')} could not be stored, see above")
+
+
+async def _write_rows(rows: Sequence[tuple[str, Row]], store: TransferableStore) -> Counter[str]:
+    written = Counter[str]()
+    with progress("Writing", len(rows)) as advance:
+        for start in range(0, len(rows), _BATCH):
+            batch = rows[start : start + _BATCH]
+            outcomes = await store.insert_messages([row for _, row in batch])
+            for (place, _), outcome in zip(batch, outcomes, strict=True):
+                if isinstance(outcome, StoreUnavailableError):
+                    raise outcome
+                written["refused" if isinstance(outcome, Exception) else "new" if outcome else "there"] += 1
+                if isinstance(outcome, Exception):
+                    typer.echo(f"{place}: not stored: {outcome}", err=True)
+            advance(len(batch))
+    return written
+
+
+def _in_short(text: str) -> str:
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}…"
+
+
+def _file_content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise NexusError(f"{printable(path)}: cannot be read: {error.strerror}") from None
 
 
 async def _write(plan: Plan, present: Present, written: Counter[str]) -> None:

@@ -28,7 +28,7 @@ from nexus.services.history.forms import (
     read_input,
 )
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
-from nexus.services.text.content import as_text
+from nexus.services.text.content import as_text, compact_json
 
 Kind = Literal["main", "sub"]
 
@@ -270,14 +270,22 @@ def human_row(message: Message, text: str, origin: RunOrigin) -> Row:
 
 
 def further_row(message: Message, size: int = 0) -> Row | None:
-    """The row of a further human message of a run, without its session; None where it has no text."""
-    del size  # a human's message is a text
-    said = read_input(message.content)
-    if said is None or not (text := said.text).strip():
+    """The row of a further human message of a run, without its session; None where it says nothing.
+
+    Results of tools that come under a human's name are recorded as such, together with a text as they came. `size` as
+    for `llm_row`.
+    """
+    said = native(row_of(message))
+    if all(part["role"] == Role.TOOL for part in said):
+        return tool_row(message, size)
+    marks = _marks(message, "run_input")
+    if len(said) > 1:
+        return _row(message, "HUMAN", message.content, marks, session=_session(message))
+    text = said[0].get("content")
+    if not (isinstance(text, str) and text.strip()):
         return None
-    raw = {} if message.content == text else {RAW: message.content}
-    metadata = _marks(message, "run_input") | raw
-    return _row(message, "HUMAN", text, metadata, session=_session(message))
+    raw = {} if message.content == text else _raw(message, size)
+    return _row(message, "HUMAN", text, marks | _some(said[0]["metadata"], LEFT_OUT) | raw, session=_session(message))
 
 
 def of_run(row: Row, origin: RunOrigin) -> Row:
@@ -304,7 +312,7 @@ def llm_row(message: Message, size: int = 0) -> Row | None:
     calls = known.get("tool_calls") or _calls_as_given(message)
     if not calls and (text is None or text == ""):
         return None
-    raw = {} if _is_plain_answer(message.content) else {RAW: message.content}
+    raw = {} if _is_plain_answer(message.content) else _raw(message, size)
     if size > _LARGE:
         calls = _calls_without_structure(calls)
     given = {"tool_calls": calls, "has_tool_calls": bool(calls), **_some(known, LEFT_OUT)}
@@ -346,9 +354,30 @@ def tool_row(message: Message, size: int = 0) -> Row:
     if size > _LARGE:
         result = _without_structure(result)
         metadata = {name: _without_structure(value, most=_ID_CHARS) for name, value in metadata.items()}
-    raw = {} if _is_plain_result(message.content, said[0].get("content")) else {RAW: message.content}
+    raw = {} if _is_plain_result(message.content, said[0].get("content")) else _raw(message, size)
     metadata |= _some(known, LEFT_OUT) | marks | raw
     return _row(message, "TOOL", result, metadata, session=_session(message))
+
+
+def recorded_row(message: Message, size: int = 0) -> Row | None:
+    """The row of a message of any role, without its session; None where it says nothing. `size` as for `llm_row`."""
+    match message.role:
+        case Role.HUMAN:
+            return further_row(message, size)
+        case Role.AI:
+            return llm_row(message, size)
+        case Role.TOOL:
+            return tool_row(message, size)
+        case role:
+            said = read_input(message.content)
+            text = said.text if said else as_text(message.content)
+            return _row(message, role.value, text, _marks(message, "recorded")) if text.strip() else None
+
+
+def _raw(message: Message, size: int) -> dict[str, Any]:
+    """What was sent, beside a row that says less."""
+    content = message.content
+    return {RAW: compact_json(content) if size > _LARGE and isinstance(content, dict | list) else content}
 
 
 def _is_plain_result(content: Any, result: Any) -> bool:

@@ -30,8 +30,8 @@ from nexus.core.metrics import DeadLetterCause, Metrics, NoMetrics
 from nexus.core.models import AMBIGUOUS_ID, Message, Role, Topics, Why, is_ambiguous
 from nexus.core.ports import Bus, Delivery, Work
 from nexus.core.wire import EnvelopeError, find_sender
-from nexus.services.history.forms import left_out_of, native, read_input
-from nexus.services.history.rows import row_of
+from nexus.services.history.forms import left_out_of, native
+from nexus.services.history.rows import further_row, row_of
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import MOST_REFUSALS_PER_OWNER, RequestService
 from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader
@@ -387,8 +387,8 @@ def _why_not_recorded(topic: str, message: Message) -> str | None:
         return f"metadata.session_id: {AMBIGUOUS_ID}"
     if topic == Topics.RUNS_INPUT and message.role is not Role.HUMAN:
         return "role: HUMAN is needed"
-    if topic == Topics.RUNS_INPUT and not ((said := read_input(message.content)) and said.text.strip()):
-        return "content: is empty, or no text and no list of parts"
+    if topic == Topics.RUNS_INPUT and further_row(message) is None:
+        return "content: is empty"
     return None
 
 
