@@ -22,7 +22,7 @@ from nexus.core.ports import RunOrigin
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.wire import explain
 from nexus.services.context.formats import FORMATS
-from nexus.services.history.forms import Input, Media, read_input
+from nexus.services.history.forms import Input, Media, native, read_input
 from nexus.services.history.rows import (
     MAIN,
     Agent,
@@ -31,6 +31,7 @@ from nexus.services.history.rows import (
     owner_mismatch,
     parse_offset,
     read_agent,
+    row_of,
     unknown_value,
 )
 from nexus.services.session_state.merge import read_session_id
@@ -272,13 +273,16 @@ def _whole(value: Any) -> int | None:
 
 
 def _input_index(run: Run) -> int:
-    """The place of the run's input: results of tools may come under a human's name, and are none."""
+    """The place of the run's input."""
     humans = [index for index, item in enumerate(run.history) if item.role is Role.HUMAN]
     if not humans:
         raise invalid_request("run.history: a message of role HUMAN is needed")
-    return next(
-        (index for index in humans if (said := read_input(run.history[index].content)) and said.text), humans[0]
-    )
+    return next((index for index in humans if not _is_results(run.history[index])), humans[0])
+
+
+def _is_results(message: Message) -> bool:
+    """Whether these are results of tools alone, which may come under a human's name."""
+    return all(row["role"] == Role.TOOL.value for row in native(row_of(message)))
 
 
 def _read_input(content: Any, index: int) -> Input:

@@ -3,8 +3,8 @@
 - One malformed row never spoils the rest: it is repaired or not shown, and counted.
 - Times are compared as moments, never as text.
 - What is internal to a sub-agent is marked in its metadata, and shown to that agent alone.
-- Of a message above 4 KiB, objects and lists are recorded as the text that contexts show, and `raw` as JSON: hundreds
-  of thousands of small values would have to be made each time the row is read.
+- Of a message above 4 KiB, objects and lists are recorded as the text that contexts show, and `raw` as JSON: hundreds of
+  thousands of small values would have to be made each time the row is read.
 """
 
 import math
@@ -17,16 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import AGENT_ID, INTERNAL, Message, Role, is_internal, named_agent, parse_moment, read_role
 from nexus.core.ports import Row, RunOrigin
-from nexus.services.history.forms import (
-    LEFT_OUT,
-    RAW,
-    REPAIRED,
-    TOOL_RESULT,
-    is_native,
-    left_out_of,
-    native,
-    read_input,
-)
+from nexus.services.history.forms import LEFT_OUT, RAW, native, read_input
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.text.content import as_text, compact_json
 
@@ -147,7 +138,7 @@ class Entry(NamedTuple):
         moment: in UTC; None when the row has no readable time.
         stored_calls: the tool calls that the row declared, as stored; None for a human's.
         repaired: something in the row was not as it is stored today.
-        row: the row itself.
+        row: the row as it is stored, or the part of it that this is.
     """
 
     role: Literal["human", "ai", ""]
@@ -171,10 +162,17 @@ def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[En
     Rows of other roles (tools, system, commands), those internal to a sub-agent and those of the current run are not
     shown, and not counted. A row of several messages has an entry for each.
     """
-    entries = [read_row(row) for row in native_rows(rows)]
+    entries = [entry for row in rows for entry in _entries_of(row)]
     if current_run_id:
         entries = [_not_shown(entry.row) if entry.run_id == current_run_id else entry for entry in entries]
     return entries, [entry.repaired for entry in entries].count(True)
+
+
+def _entries_of(row: Any) -> list[Entry]:
+    """The entries of a row, the last first, as rows come in a list of the newest first."""
+    parts = native(row)
+    # What is one message stays as it is stored.
+    return [read_row(parts[0])._replace(row=row)] if len(parts) == 1 else [read_row(part) for part in reversed(parts)]
 
 
 def read_row(row: Any) -> Entry:
@@ -357,21 +355,6 @@ def tool_row(message: Message, size: int = 0) -> Row:
     raw = {} if _is_plain_result(message.content, said[0].get("content")) else _raw(message, size)
     metadata |= _some(known, LEFT_OUT) | marks | raw
     return _row(message, "TOOL", result, metadata, session=_session(message))
-
-
-def recorded_row(message: Message, size: int = 0) -> Row | None:
-    """The row of a message of any role, without its session; None where it says nothing. `size` as for `llm_row`."""
-    match message.role:
-        case Role.HUMAN:
-            return further_row(message, size)
-        case Role.AI:
-            return llm_row(message, size)
-        case Role.TOOL:
-            return tool_row(message, size)
-        case role:
-            said = read_input(message.content)
-            text = said.text if said else as_text(message.content)
-            return _row(message, role.value, text, _marks(message, "recorded")) if text.strip() else None
 
 
 def _raw(message: Message, size: int) -> dict[str, Any]:

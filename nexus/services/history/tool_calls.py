@@ -88,6 +88,9 @@ def _read_arguments(given: Any) -> tuple[Mapping[str, Any], str]:
     """The arguments, and the JSON text of an object that says the same."""
     if given is None or (isinstance(given, str) and given.strip() in _NO_ARGUMENTS):
         return {}, "{}"
+    if isinstance(given, str) and not given.isascii():
+        # Half a surrogate pair is no JSON.
+        given = given.encode("utf-8", "replace").decode()
     parsed, complete = _parse(given) if isinstance(given, str) else (given, False)
     if isinstance(parsed, str):
         # Some servers encode the JSON text once more.
@@ -101,9 +104,6 @@ def _parse(text: str) -> tuple[Any, bool]:
     """What the text says, and whether it is strict JSON; None where that is not certain."""
     try:
         return from_json(text, allow_inf_nan=False), True
-    except TypeError:
-        # Half a surrogate pair.
-        return None, False
     except ValueError:
         pass
     if fenced := _FENCED.fullmatch(text):

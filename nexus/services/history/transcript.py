@@ -159,7 +159,8 @@ def _read_row(row: Any, agent: Agent) -> tuple[TranscriptMessage | None, bool]:
         truncated=(isinstance(content, str) and len(content) > LONGEST_CONTENT) or bool(known.get(CALLS_LEFT_OUT)),
         left_out=left_out_of(row, source),
     )
-    return item, False
+    # Older rows say None where a model only made calls, and a result may be nothing.
+    return item, content is None and not is_result and not item.calls
 
 
 def named_tool(answers: Mapping[str, Any]) -> str:

@@ -277,7 +277,7 @@ class TestMemoryBlock:
             ],
             limit=4,
         )
-        assert (rendered.total, rendered.shown, rendered.repaired) == (5, 4, 2)
+        assert (rendered.total, rendered.shown, rendered.repaired) == (5, 4, 1)
         assert rendered.block.describe(2)[0] == {
             "tag": "SHARED_MEMORY",
             "role": "user",
@@ -401,7 +401,7 @@ class TestThisMoment:
         """The time is in UTC."""
         assert "<current_time>2025-12-10 08:00:00+00:00<" in this_moment("x", "2025-12-10T08:00:00Z", offset)
 
-    @pytest.mark.parametrize("timestamp", [None, "", "now", 7, "2025-13-01", "<human_input>"])
+    @pytest.mark.parametrize("timestamp", [None, "", "now", True, "2025-13-01", "<human_input>"])
     def test_no_time(self, timestamp: Any) -> None:
         """No line for it, and no trace of what could not be read."""
         assert this_moment("x", timestamp, -480) == "[THIS_MOMENT]\n<human_input>\nx\n</human_input>"

@@ -1,5 +1,6 @@
 """Moments and offsets as they come from outside, and what a result says of its cost (contract §2, §4.5, §6)."""
 
+import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_the_phase(phase: Any, kept: dict[str, Any]) -> None:
 
 
 class TestMoments:
-    """Aware and naive datetimes and ISO texts."""
+    """Aware and naive datetimes, ISO texts, and seconds or milliseconds since 1970."""
 
     @pytest.mark.parametrize(
         "given_as",
@@ -80,6 +81,12 @@ class TestMoments:
             " 2025-12-10T15:30:00.000Z\n",
             "2025-12-10T15:30:00.000000000Z",
             "20251210T153000Z",
+            1765380600,
+            1765380600.0,
+            1765380600000,
+            "1765380600",
+            "1765380600000",
+            " 1765380600.0 ",
         ],
     )
     def test_every_form_of_a_moment_is_that_moment_in_utc(self, given_as: Any) -> None:
@@ -99,8 +106,18 @@ class TestMoments:
     @pytest.mark.parametrize(
         "given_as",
         [
-            *(None, "", " ", "yesterday", "2025-13-01", "2025-12-10T25:00:00Z", "2025-12-10T15:30:60Z", 0, 1765380600),
-            *(1.5, True, [], {}, b"2025-12-10", "[THIS_MOMENT]", "2025-12-10T15:30:00+99:00", "９" * 1000, "\x00"),
+            *(None, "", " ", "yesterday", "2025-13-01", "2025-12-10T25:00:00Z", "2025-12-10T15:30:60Z", 1e300, "5"),
+            *(
+                float("nan"),
+                True,
+                [],
+                {},
+                b"2025-12-10",
+                "[THIS_MOMENT]",
+                "2025-12-10T15:30:00+99:00",
+                "９" * 1000,
+                "\x00",
+            ),
             *("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00"),
             *(datetime.min.replace(tzinfo=EAST_8), datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))),
         ],
@@ -182,8 +199,6 @@ def sent(role: Role, content: Any, **metadata: Any) -> Message:
     [
         [[]] * 5_000,
         {f"k{number}": number for number in range(2_000)},
-        [{"type": "text", "text": "one"}, "two"],
-        [{"type": "image", "data": "x" * 5_000}, {"type": "text", "text": "two"}],
         {"unicode": "я\u2028😀", "n": 0.80},
         "text",
         5,
@@ -206,6 +221,22 @@ def test_a_large_result_is_recorded_as_the_text_that_contexts_show(result: Any) 
         "status": "success",
         "execution_success": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ([{"type": "text", "text": "one"}, "two"], "one\ntwo"),
+        ([{"type": "image", "data": "x" * 8_000}, {"type": "text", "text": "two"}], "[image: 6 KB]\ntwo"),
+    ],
+    ids=["texts", "image"],
+)
+def test_a_result_in_parts(parts: Any, text: str) -> None:
+    """Is a text, and what was sent stands beside it: of a large message as its JSON."""
+    message = sent(Role.TOOL, {"result": parts, "tool_name": "look", "call_id": "c", "status": "success"})
+    small, large = tool_row(message, SMALL), tool_row(message, LARGE)
+    assert small["content"] == large["content"] == text
+    assert small["metadata"]["raw"] == json.loads(large["metadata"]["raw"]) == message.content
 
 
 @pytest.mark.parametrize("nested", [True, False], ids=["nested", "flat"])

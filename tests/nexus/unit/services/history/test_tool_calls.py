@@ -71,27 +71,48 @@ class TestReading:
             ('{"query": "AI", "limit": 3', {"query": "AI", "limit": 3}),
             ('{"query": "AI", "li', {"query": "AI"}),
             ('{"query": "AI"} and so on', {"query": "AI"}),
-            ("{", {}),
+            ("{", {"arguments": "{"}),
             ("", {}),
-            ("query=AI", {}),
-            ('"AI"', {}),
-            ("[1]", {}),
+            ("query=AI", {"arguments": "query=AI"}),
+            ('"AI"', {"arguments": '"AI"'}),
+            ("[1]", {"arguments": "[1]"}),
             ("null", {}),
-            ("[" * 100_000, {}),
-            ('{"a":' * 100_000, {}),
+            ("[" * 100_000, {"arguments": "[" * 100_000}),
+            ('{"a":' * 100_000, {"arguments": '{"a":' * 100_000}),
+            ('```json\n{"a": 1}\n```', {"a": 1}),
+            ('{"a": [1, 2],}', {"a": [1, 2]}),
+            (r'"{\"a\": 1}"', {"a": 1}),
         ],
     )
-    def test_broken_json_is_read_as_far_as_it_goes(self, text: str, arguments: dict[str, Any]) -> None:
-        """And what a provider would be given is JSON of an object again."""
+    def test_broken_json_is_repaired_where_that_is_certain(self, text: str, arguments: dict[str, Any]) -> None:
+        """Else it is kept as it is; and what a provider would be given is JSON of an object again."""
         (call,) = read_tool_calls([nested("t", text)])
         assert call.arguments == arguments
         assert json.loads(call.raw_arguments) == arguments
 
-    @pytest.mark.parametrize("arguments", [None, 7, 1.5, True, [], ["AI"], b"{}", "\ud800"])
-    def test_other_arguments_are_none(self, arguments: Any) -> None:
-        """What is neither an object nor its text."""
+    @pytest.mark.parametrize("arguments", [None, "", " {} ", "null", {}])
+    def test_no_arguments(self, arguments: Any) -> None:
+        """Are an empty object."""
         (call,) = read_tool_calls([flat("t", arguments)])
         assert (call.arguments, call.raw_arguments) == ({}, "{}")
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [(7, "7"), (1.5, "1.5"), (True, "true"), ([], "[]"), (["AI"], '["AI"]'), ("a\ud800", "a?"), ("[1]", "[1]")],
+    )
+    def test_other_arguments_are_kept_as_their_text(self, arguments: Any, text: str) -> None:
+        """What is neither an object nor its text."""
+        (call,) = read_tool_calls([flat("t", arguments)])
+        assert call.arguments == {"arguments": text}
+        assert json.loads(call.raw_arguments) == call.arguments
+
+    @pytest.mark.parametrize("key", ["arguments", "args", "input"])
+    @pytest.mark.parametrize("inner", [None, "function", "custom"])
+    def test_every_name_of_the_arguments(self, key: str, inner: str | None) -> None:
+        """In the call itself or in an object of it."""
+        described = {"name": "t", key: {"q": 1}}
+        (call,) = read_tool_calls([{"id": "c", **({inner: described} if inner else described)}])
+        assert (call.id, call.name, call.arguments) == ("c", "t", {"q": 1})
 
     @pytest.mark.parametrize("name", [None, "", "  ", 7, ["t"]])
     @pytest.mark.parametrize("form", [flat, nested])

@@ -66,7 +66,7 @@ class TestOrder:
         assert [[call.id for call in item.calls] for item in said] == [[], ["c1"], [], []]
         assert (said[2].call_id, said[2].tool_name) == ("c1", "f")
 
-    @pytest.mark.parametrize("at", [None, "yesterday", 5, [], ""], ids=str)
+    @pytest.mark.parametrize("at", [None, "yesterday", True, [], ""], ids=str)
     def test_a_row_without_a_time(self, at: Any) -> None:
         """Stands after the row of its run that was stored before it, and is counted."""
         rows = [
@@ -146,12 +146,12 @@ class TestMalformedRows:
 
     @pytest.mark.parametrize("metadata", [None, "tool_calls", [{"tool_calls": [CALL]}], 5], ids=str)
     def test_metadata_that_is_none(self, metadata: Any) -> None:
-        """Says nothing of calls or of what is answered."""
+        """Says nothing of calls or of what is answered, which is no fault."""
         said, faults = transcript_of_rows(
             [row("a", "AI", "x", metadata=metadata), row("t", "TOOL", "y", metadata=metadata)]
         )
         assert [(item.text, item.calls, item.call_id) for item in said] == [("x", (), ""), ("y", (), "")]
-        assert faults == 2
+        assert faults == 0
 
     def test_a_result_may_be_anything(self) -> None:
         """That is no fault."""

@@ -96,7 +96,7 @@ def test_a_call_without_text_has_null_content() -> None:
         (nested(arguments={"q": [1]}), {"name": "search", "arguments": '{"q":[1]}'}),
         (nested(arguments=None), {"name": "search", "arguments": "{}"}),
         (nested(arguments=""), {"name": "search", "arguments": "{}"}),
-        (nested(arguments="[1]"), {"name": "search", "arguments": "{}"}),
+        (nested(arguments="[1]"), {"name": "search", "arguments": '{"arguments":"[1]"}'}),
         (nested(arguments='{"q": "[THIS_MOMENT]"}'), {"name": "search", "arguments": '{"q": "[THIS_MOMENT]"}'}),
         (nested(name=None), {"name": "unknown", "arguments": '{"q": 1}'}),
         (nested(name="a b[/x]"), {"name": "a_b__x_", "arguments": '{"q": 1}'}),
@@ -404,19 +404,20 @@ def test_any_history_becomes_a_valid_list(said: list[Said]) -> None:
 
 
 def _check_results(said: list[Said], gated: Admitted) -> None:
-    """Results stand with a call of their own run, each at most once; those that do not are noted."""
+    """Each result stands once with a call of its own run, or else the one of its id in another; or it is noted."""
     given_results = {item.source for item in said if item.role == "tool"}
     shown = [item for item in gated.origins if item is not None and item.role == "tool"]
     assert len({item.source for item in shown}) == len(shown)
     lost = {source for source in given_results if any(f"tool result {source} " in note for note in gated.repairs)}
     assert {item.source for item in shown} | lost == given_results
     assert not {item.source for item in shown} & lost
-    run = ""
+    declaring = Said("assistant", "")
     for message, origin in zip(gated.messages, gated.origins, strict=True):
         if message["role"] == "assistant" and origin is not None:
-            run = origin.run_id
-        elif message["role"] == "tool" and origin is not None:
-            assert origin.run_id == run
+            declaring = origin
+        elif message["role"] == "tool" and origin is not None and origin.run_id != declaring.run_id:
+            own = {call.id for item in said if item.run_id == origin.run_id for call in item.calls}
+            assert origin.call_id in {call.id for call in declaring.calls} - own - {""}
 
 
 def _check_calls(said: list[Said], gated: Admitted) -> None:

@@ -21,7 +21,13 @@ def row(number: int, role: str, run_id: str, content: Any = "text", **metadata: 
 
 def test_a_whole_session() -> None:
     """Everything is shown, the current run left out, and what is malformed counted."""
-    rows = [*past(3), row(900, "HUMAN", "now"), row(901, "AI", "now"), None, {**row(902, "AI", "late"), "metadata": 5}]
+    rows = [
+        *past(3),
+        row(900, "HUMAN", "now"),
+        row(901, "AI", "now"),
+        None,
+        {**row(902, "AI", "late"), "role": "critic"},
+    ]
     window = Window.of(rows, current_run_id="now")
     assert [item.text for item in window.messages][:2] == ["HUMAN 0", "AI 0"]
     assert window.runs == {"past_0", "past_1", "past_2"}

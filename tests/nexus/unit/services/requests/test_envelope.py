@@ -174,6 +174,8 @@ def test_a_result(done: bool) -> None:
         "status": "success" if done else "error",
         "execution_success": done,
         "call_id": "call_1",
+        # A failure says more than a row does.
+        **({} if done else {"raw": result.content}),
     }
     (said,) = transcript_of_run([result])
     assert (said.role, said.text, said.call_id, said.tool_name) == ("tool", "text", "call_1", "search_memory")

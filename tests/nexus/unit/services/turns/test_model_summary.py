@@ -55,7 +55,7 @@ def test_a_turn_in_its_order() -> None:
             {"thought": 1, "text": "Search first."},
             {"from": "assistant", "text": "Looking."},
             {"from": "assistant", "calls": "search", "arguments": '{"q": "SGLT2"}'},
-            {"from": "assistant", "calls": "count", "arguments": "not JSON"},
+            {"from": "assistant", "calls": "count", "arguments": '{"arguments":"not JSON"}'},
             {"from": "tool", "tool": "search", "success": True, "text": '{"n":156}'},
             {"from": "tool", "tool": "count", "success": False, "text": "no"},
             {"from": "assistant", "text": "There are 156."},
