@@ -34,7 +34,7 @@ from nexus.core.payloads import (
 )
 from nexus.services.context.request import RequestMetadata, RunMetadata
 from nexus.services.session_state.merge import StateChange
-from nexus.services.tools.registry import NamedTool, ToolDefinition, ToolName
+from nexus.services.tools.definitions import NamedTool, Registration, ToolDefinition, ToolName
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -88,7 +88,7 @@ SCHEMAS: Final[Mapping[str, Any]] = {
     ),
     "tool-result": _message("ToolReturned", "What a tool returned.", ToolResult, metadata=_or_none(ToolResultMetadata)),
     "tool-definition": ToolDefinition,
-    "tool-register": _message("ToolRegistered", "A tool that others run.", ToolDefinition),
+    "tool-register": _message("ToolRegistered", "Tools that others run.", Registration),
     "tool-unregister": _message("ToolUnregistered", "A tool that is gone.", NamedTool | ToolName),
     "session-state": _message(
         "StateChanged", "Changes a session's state.", StateChange, metadata=_or_none(SessionMetadata)

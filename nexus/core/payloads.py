@@ -169,6 +169,13 @@ class LeftOutEntry(TypedDict):
     why: str
 
 
+class Renamed(TypedDict, total=False):
+    """Registered names by those that are shown; of parameters by tool."""
+
+    tools: dict[str, str]
+    parameters: dict[str, dict[str, str]]
+
+
 class Manifest(TypedDict):
     """Where each part of a context comes from: ids, counts and times, no content."""
 
@@ -179,6 +186,7 @@ class Manifest(TypedDict):
     tokens: NotRequired[Tokens]
     notes: list[str]
     left_out: list[LeftOutEntry]
+    renamed: NotRequired[Renamed]
     timings_ms: dict[str, Annotated[float, Field(ge=0)]]
 
 

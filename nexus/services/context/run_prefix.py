@@ -217,8 +217,6 @@ def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
 
     The manifest still counts the messages of the OpenAI form; each block names its place in the other, too.
     """
-    if form == DEFAULT_FORMAT:
-        return content
     manifest = content["context"]
     converted = FORMATS[form](
         content["messages"],
@@ -226,17 +224,19 @@ def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
         stable=manifest["prefix"]["messages"],
         goes_on=any(block["tag"] == RUN for block in manifest["blocks"]),
     )
-    blocks = [{**block, "place": converted.places[block["index"]]} for block in manifest["blocks"]]
     notes = [*manifest["notes"], *(f"{form}: {note}" for note in converted.notes)]
     left_out = [*manifest["left_out"], *converted.left_out]
-    return {
-        **content,
-        "format": form,
-        **({} if converted.system is None else {"system": converted.system}),
-        "messages": converted.messages,
-        "tools": converted.tools,
-        "context": {**manifest, "blocks": blocks, "notes": notes, "left_out": left_out},
+    context = {
+        **manifest,
+        "notes": notes,
+        "left_out": left_out,
+        **({"renamed": converted.renamed} if converted.renamed else {}),
     }
+    shown = {**content, "messages": converted.messages, "tools": converted.tools, "context": context}
+    if form == DEFAULT_FORMAT:
+        return shown
+    context["blocks"] = [{**block, "place": converted.places[block["index"]]} for block in manifest["blocks"]]
+    return {**shown, "format": form, **({} if converted.system is None else {"system": converted.system})}
 
 
 def prefix_key(request: BuildRequest, compactions: int = 0) -> str:

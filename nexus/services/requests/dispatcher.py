@@ -312,8 +312,8 @@ class Dispatcher:
             case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
                 # Streams deliver it twice: to every replica as news, and to one replica as work.
                 settled = partial(self._settle, delivery, message.id)
-                accepted = self._catalog.offer(delivery.topic, message, settled, kept=delivery.shared)
-                return None if accepted else _Fault("the tool was refused", DeadLetterCause.REFUSED, message.id)
+                refused = self._catalog.offer(delivery.topic, message, settled, kept=delivery.shared)
+                return None if refused is None else _Fault(refused, DeadLetterCause.REFUSED, message.id)
             case _:
                 self._want_reload()
                 return None

@@ -6,20 +6,16 @@ wins, however late, often or in which order messages arrive. Changes of others a
 """
 
 import importlib
-import json
 import pkgutil
-import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import ModuleType
-from typing import Annotated, Any, Final, Literal, NotRequired, Self
+from typing import Any, Final, Self
 
 import anyio
 import structlog
-from pydantic import Field
-from typing_extensions import TypedDict
 
 from nexus.core.concurrency import OuterHandler, Pending, supervised
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
@@ -27,50 +23,17 @@ from nexus.core.metrics import Metrics, NoMetrics
 from nexus.core.models import Message, Topics, trusted_time
 from nexus.core.ports import DocumentStore
 from nexus.core.ports.store import Settled
-from nexus.core.wire import is_deeper
+from nexus.services.tools.definitions import check_name, read_definition, read_definitions, shown_names
 
 _log = structlog.get_logger(__name__)
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_MOST_BYTES: Final = 65_536
-# An answer carries definitions three levels down, and may be 64 deep itself (contract §1.6).
-_DEEPEST: Final = 32
 _PAIR: Final = 2
 _MOST_WAITING: Final = 256
 _PAUSE_S: Final = 1.0
 _TASK: Final = "tool_catalog"
-
-
-ToolName = Annotated[str, Field(pattern=f"^{_NAME.pattern}$")]
-
-
-class Parameters(TypedDict, total=False):
-    """The JSON Schema of a tool's parameters, as far as it is checked; `required` names properties."""
-
-    type: Literal["object"]
-    properties: dict[str, dict[str, Any]]
-    required: list[str]
-
-
-class Function(TypedDict):
-    """The part of a definition that a model sees."""
-
-    name: ToolName
-    description: NotRequired[str]
-    parameters: NotRequired[Parameters | None]
-
-
-class ToolDefinition(TypedDict):
-    """A definition in the OpenAI function form, to be registered; at most 64 KiB of JSON, 32 deep."""
-
-    type: NotRequired[Literal["function"]]
-    function: Function
-
-
-class NamedTool(TypedDict):
-    """The tool to unregister."""
-
-    name: ToolName
+# Of the reason of a dead letter.
+_REASON_CHARS: Final = 1_000
+REGISTERED_AS: Final = "registered_as"
 
 
 class ToolRegistry:
@@ -88,28 +51,31 @@ class ToolRegistry:
 
     def register(self, definition: Mapping[str, Any], function: Callable[..., Any] | None = None) -> None:
         """Add a tool of this process. A ValueError says what is malformed and where, or that the name is taken."""
-        checked = check_definition(definition)
-        name = checked["function"]["name"]
-        if self._local.setdefault(name, (checked, function)) != (checked, function):
-            raise ValueError(f"function.name: a tool {name!r} is already registered")
+        read = read_definition(definition)
+        if self._local.setdefault(read.name, (read.checked, function)) != (read.checked, function):
+            raise ValueError(f"function.name: a tool {read.name!r} is already registered")
 
     def set_remote(self, definitions: Iterable[Mapping[str, Any]]) -> list[str]:
         """Replace all remote tools. Returns the faults of definitions that were skipped."""
         remote, faults = {}, []
         for definition in definitions:
             try:
-                checked = check_definition(definition)
+                read = read_definition(definition)
             except ValueError as error:
                 faults.append(str(error))
                 continue
-            remote[checked["function"]["name"]] = checked
+            remote[read.name] = read.checked
         self._remote = remote
         return faults
 
     def definitions(self, without: Collection[str] = ()) -> list[dict[str, Any]]:
-        """All definitions but those of these names, by name."""
+        """All definitions but those of these names, by name, each with a name that all providers take.
+
+        One that is registered under another name has that as `registered_as` beside `function`.
+        """
         every = self._remote | {name: definition for name, (definition, _) in self._local.items()}
-        return [every[name] for name in sorted(every) if name not in without]
+        shown = {shown: name for name, shown in shown_names(every).items()}
+        return [_shown_as(name, every[shown[name]]) for name in sorted(shown) if name not in without]
 
     def list_tool_names(self) -> list[str]:
         """All names, sorted."""
@@ -120,52 +86,11 @@ class ToolRegistry:
         return name in self._local
 
 
-def check_definition(definition: Any) -> dict[str, Any]:
-    """A copy of `definition`, complete and in the OpenAI function form; a ValueError says what is wrong and where."""
-    if not isinstance(definition, Mapping):
-        raise ValueError(f"definition: a mapping is needed, not {type(definition).__name__}")
-    if definition.get("type", "function") != "function":
-        raise ValueError("type: 'function' is the only type of tool")
-    function = definition.get("function")
-    if not isinstance(function, Mapping):
-        raise ValueError("function: a mapping with name, description and parameters is needed")
-    name, description = check_name(function.get("name"), "function.name"), function.get("description", "")
-    if not isinstance(description, str):
-        raise ValueError(f"function.description of {name!r}: a text is needed")
-    _check_parameters(name, function.get("parameters"))
-    whole = {**definition, "type": "function", "function": {**function, "description": description}}
-    try:
-        text = json.dumps(whole, allow_nan=False, ensure_ascii=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"definition of {name!r}: is not JSON: {error}") from None
-    if len(text) > _MOST_BYTES:
-        raise ValueError(f"definition of {name!r}: {len(text)} bytes of JSON, at most {_MOST_BYTES} are allowed")
-    checked: dict[str, Any] = json.loads(text)
-    if is_deeper(checked, _DEEPEST):
-        raise ValueError(f"definition of {name!r}: nested deeper than {_DEEPEST}")
-    return checked
-
-
-def check_name(name: Any, where: str) -> str:
-    """`name`, if it can be a tool's; else a ValueError says what is allowed at the place `where`."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f"{where}: 1 to 64 letters, digits, '_' or '-' are allowed")
-    return name
-
-
-def _check_parameters(name: str, parameters: Any) -> None:
-    where = f"function.parameters of {name!r}"
-    if parameters is None:
-        return
-    if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
-        raise ValueError(f"{where}: a JSON schema of type 'object' is needed")
-    properties, required = parameters.get("properties", {}), parameters.get("required", [])
-    if not isinstance(properties, Mapping) or not all(isinstance(schema, Mapping) for schema in properties.values()):
-        raise ValueError(f"{where}: properties must map each parameter to its schema")
-    if not isinstance(required, list | tuple) or not all(
-        isinstance(item, str) and item in properties for item in required
-    ):
-        raise ValueError(f"{where}: required must list names of properties")
+def _shown_as(name: str, definition: dict[str, Any]) -> dict[str, Any]:
+    function = definition["function"]
+    if function["name"] == name:
+        return definition
+    return {**definition, REGISTERED_AS: function["name"], "function": {**function, "name": name}}
 
 
 def discover(registry: ToolRegistry, modules: Iterable[str]) -> None:
@@ -210,10 +135,10 @@ def _register(registry: ToolRegistry, module: ModuleType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A definition to store under a name; None to remove it."""
+    """Definitions to store under their names, or None to remove one; `fault`: why others of the message are refused."""
 
-    name: str
-    definition: dict[str, Any] | None
+    definitions: Mapping[str, dict[str, Any] | None]
+    fault: str | None
     at: datetime
     settled: Settled
     kept: bool  # by the bus, until it is settled
@@ -251,29 +176,48 @@ class ToolCatalog:
             finally:
                 tasks.cancel_scope.cancel()
 
-    def offer(self, topic: str, message: Message, settled: Settled = lambda _: None, *, kept: bool = False) -> bool:
-        """Accept a message of `tools.register` (a definition) or `tools.unregister` (`{"name": …}` or the name).
+    def offer(
+        self, topic: str, message: Message, settled: Settled = lambda _: None, *, kept: bool = False
+    ) -> str | None:
+        """Accept a message of `tools.register` (definitions) or `tools.unregister` (`{"name": …}` or the name).
 
-        False when it is malformed, names a tool of this process, or too many are waiting; the log says which. `settled`
-        is called when the change is stored, or with the reason why it never will be. `kept`: by the bus, until then.
+        Returns why nothing of it is accepted: it is malformed, names tools of this process, or too many changes are
+        waiting. Else `settled` is called when it is stored, or with the reason why not all of it is; the log says that
+        too. `kept`: by the bus, until then.
         """
-        content, definition = message.content, None
-        try:
-            if topic == Topics.TOOLS_REGISTER:
-                definition = check_definition(content)
-                name = definition["function"]["name"]
-            else:
+        definitions, faults = self._read(topic, message.content)
+        fault = "; ".join(faults)[:_REASON_CHARS] or None
+        if fault is not None:
+            _log.warning("tool_refused", message_id=message.id, reason=fault)
+        if not definitions:
+            return fault
+        if self._enqueue(_Change(definitions, fault, trusted_time(message), settled, kept)):
+            return None
+        fault = "no more changes can be taken now"
+        _log.error("tool_refused", message_id=message.id, reason=fault)
+        return fault
+
+    def _read(self, topic: str, content: Any) -> tuple[dict[str, dict[str, Any] | None], list[str]]:
+        """The changes that a message asks for, by name, and the faults of others."""
+        definitions: dict[str, dict[str, Any] | None] = {}
+        faults: list[str] = []
+        if topic == Topics.TOOLS_REGISTER:
+            read, faults = read_definitions(content)
+            for definition in read:
+                definitions[definition.name] = definition.checked
+                if definition.changed:
+                    keywords = ", ".join(sorted(set(definition.changed)))
+                    _log.info("tool_repaired", name=definition.name, reason=f"changed or left out: {keywords}")
+        else:
+            try:
                 name = check_name(content.get("name") if isinstance(content, Mapping) else content, "name")
-        except ValueError as error:
-            _log.warning("tool_refused", message_id=message.id, reason=str(error))
-            return False
-        if self._registry.is_local(name):
-            _log.warning("tool_refused", message_id=message.id, name=name, reason="the name is taken by a module")
-            return False
-        if self._enqueue(_Change(name, definition, trusted_time(message), settled, kept)):
-            return True
-        _log.error("tool_refused", message_id=message.id, name=name, reason="no more changes can be taken now")
-        return False
+                definitions[name] = None
+            except ValueError as error:
+                faults.append(str(error))
+        for name in [name for name in definitions if self._registry.is_local(name)]:
+            del definitions[name]
+            faults.append(f"the name {name!r} is taken by a module")
+        return definitions, faults
 
     def _enqueue(self, change: _Change) -> bool:
         if not change.kept and self._receive.statistics().current_buffer_used >= _MOST_WAITING:
@@ -295,30 +239,33 @@ class ToolCatalog:
 
     async def _store_changes(self) -> None:
         async for change in self._receive:
-            reason: str | None = "storing it failed"
-            with OuterHandler(self._metrics, _TASK, name=change.name):
-                reason = await self._store(change)
+            reasons = [] if change.fault is None else [change.fault]
+            for name, definition in change.definitions.items():
+                reason: str | None = "storing it failed"
+                with OuterHandler(self._metrics, _TASK, name=name):
+                    reason = await self._store(name, definition, change.at)
+                reasons += [] if reason is None else [reason]
             self.pending.end()
-            change.settled(reason)
+            change.settled("; ".join(reasons) or None)
 
-    async def _store(self, change: _Change) -> str | None:
-        """Store the change, however long that takes: later ones wait, so that their order is kept.
+    async def _store(self, name: str, definition: dict[str, Any] | None, at: datetime) -> str | None:
+        """Store a change, however long that takes: later ones wait, so that their order is kept.
 
         Returns the reason where the store refuses it.
         """
         while True:
             try:
-                is_newest = await self._documents.put_tool(change.name, change.definition, change.at)
+                is_newest = await self._documents.put_tool(name, definition, at)
                 await self.refresh()
             except StoreUnavailableError as error:
-                _log.warning("tool_delayed", name=change.name, reason=str(error))
+                _log.warning("tool_delayed", name=name, reason=str(error))
                 await anyio.sleep(_PAUSE_S)
             except StoreRejectedError as error:
-                _log.error("tool_refused", name=change.name, reason=str(error))
+                _log.error("tool_refused", name=name, reason=str(error))
                 return error.reason
             else:
-                changed = "tool_registered" if change.definition else "tool_unregistered"
-                _log.info(changed if is_newest else "tool_change_outdated", name=change.name)
+                changed = "tool_registered" if definition else "tool_unregistered"
+                _log.info(changed if is_newest else "tool_change_outdated", name=name)
                 return None
 
     async def _refresh_forever(self) -> None:

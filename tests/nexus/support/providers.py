@@ -5,6 +5,8 @@ say what fields there are; what they do not say, and the servers answer with sta
 each rule comes from is in docs/decisions/0013-one-list-three-formats.md.
 """
 
+import base64
+import binascii
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,11 +19,15 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _GEMINI_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
 _MOST_MARKS: Final = 4
+_MOST_CALLS: Final = 128
+_IMAGES: Final = {"image/png", "image/jpeg", "image/gif", "image/webp"}
+_GEMINI_IMAGES: Final = _IMAGES - {"image/gif"} | {"image/heic", "image/heif"}
 
 
 def openai_faults(converted: Converted, *, typed: bool = True) -> list[str]:
     """Faults for which OpenAI would refuse it; without its types, which are slow to check, if not `typed`."""
-    rules = [*_openai_rules(converted), *_tool_rules([tool["function"] for tool in converted.tools], _NAME)]
+    functions = [tool["function"] for tool in converted.tools]
+    rules = [*_openai_rules(converted), *_tool_rules(functions, _NAME, most=128), *_openai_functions(functions)]
     return rules + (_types().openai_type_faults(converted) if typed else [])
 
 
@@ -33,6 +39,7 @@ def anthropic_faults(converted: Converted, *, typed: bool = True) -> list[str]:
         *_anthropic_blocks(converted.messages),
         *_anthropic_frame(converted),
         *_tool_rules(converted.tools, _NAME),
+        *_anthropic_tools(converted.tools),
     ]
     return rules + (_types().anthropic_type_faults(converted) if typed else [])
 
@@ -45,7 +52,8 @@ def gemini_faults(converted: Converted, *, typed: bool = True) -> list[str]:
         *_gemini_responses(converted.messages),
         *_gemini_parts(converted.messages),
         *_gemini_frame(converted),
-        *_tool_rules(declared, _GEMINI_NAME),
+        *_tool_rules(declared, _GEMINI_NAME, most=512),
+        *_gemini_schemas(declared),
     ]
     return rules + (_types().gemini_type_faults(converted) if typed else [])
 
@@ -77,8 +85,7 @@ def _openai_rules(converted: Converted) -> Iterator[str]:
             yield f"{path}: comes before {len(waiting)} results"
             waiting = []
         calls = message.get("tool_calls")
-        if _blank(message["content"]) and not (message["content"] is None and calls and role == "assistant"):
-            yield f"{path}.content: is blank"
+        yield from _openai_content(message, path)
         if calls is not None:
             waiting = [call["id"] for call in calls]
             yield from _openai_calls(calls, seen, path)
@@ -87,8 +94,8 @@ def _openai_rules(converted: Converted) -> Iterator[str]:
 
 
 def _openai_calls(calls: Sequence[dict[str, Any]], seen: set[str], path: str) -> Iterator[str]:
-    if not calls:
-        yield f"{path}.tool_calls: is empty"
+    if not 1 <= len(calls) <= _MOST_CALLS:
+        yield f"{path}.tool_calls: there are {len(calls)}"
     for call in calls:
         if call["id"] in seen or not _OPENAI_ID.fullmatch(call["id"]):
             yield f"{path}.tool_calls: an id is repeated or not allowed"
@@ -97,6 +104,119 @@ def _openai_calls(calls: Sequence[dict[str, Any]], seen: set[str], path: str) ->
             yield f"{path}.tool_calls: a name is not allowed"
         if not isinstance(json.loads(call["function"]["arguments"]), dict):
             yield f"{path}.tool_calls: arguments are no object"
+
+
+def _openai_content(message: dict[str, Any], path: str) -> Iterator[str]:
+    role, content = message["role"], message["content"]
+    if isinstance(content, list) and role == "user":
+        yield from _openai_parts(content, path)
+    elif _blank(content) and not (content is None and message.get("tool_calls") and role == "assistant"):
+        yield f"{path}.content: is blank"
+
+
+def _openai_parts(parts: Sequence[dict[str, Any]], path: str) -> Iterator[str]:
+    if not parts:
+        yield f"{path}.content: is empty"
+    for part in parts:
+        if part["type"] == "text" and _blank(part["text"]):
+            yield f"{path}.content: a text is blank"
+        if part["type"] == "image_url":
+            url = part["image_url"]["url"]
+            found = re.fullmatch(r"data:([a-z/]+);base64,(.*)", url)
+            if found:
+                yield from _image_faults(found[1], found[2], _IMAGES, 28_000_000, path)
+            elif not re.match(r"https?://[^/\s]", url):
+                yield f"{path}.content: no address of an image"
+
+
+def _image_faults(kind: str, data: str, allowed: Iterable[str], most: int, path: str) -> Iterator[str]:
+    """Faults of an image in base64, of which there may be `most` characters."""
+    if kind not in allowed:
+        yield f"{path}: {kind} is no type of image that is taken"
+    try:
+        if not base64.b64decode(data, validate=True) or len(data) > most:
+            yield f"{path}: the image is empty or too large"
+    except binascii.Error:
+        yield f"{path}: the image is not in base64"
+
+
+def _openai_functions(functions: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for function in functions:
+        name, schema = function["name"], function.get("parameters")
+        if len(function.get("description", "")) > 1024:
+            yield f"tools: the description of {name} is too long"
+        if schema is None:
+            continue
+        if schema.get("type") != "object" or not isinstance(schema.get("properties"), dict):
+            yield f"tools: the schema of {name} is not of an object with properties"
+        if schema.keys() & {"oneOf", "allOf", "anyOf", "enum", "not"}:
+            yield f"tools: the schema of {name} combines others at its top"
+        yield from _array_faults(schema, name)
+        for node in _nodes(schema) if function.get("strict") else ():
+            if node.get("type") == "object" and node.get("additionalProperties") is not False:
+                yield f"tools: {name} is strict, and an object in its schema is open"
+
+
+def _anthropic_tools(tools: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for tool in tools:
+        for key in tool["input_schema"].get("properties", {}):
+            if not re.fullmatch(r"[a-zA-Z0-9_.-]{1,64}", key):
+                yield f"tools: {tool['name']} has a parameter {key!r}"
+
+
+def _gemini_schemas(functions: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for function in functions:
+        schema = function.get("parameters_json_schema", {})
+        yield from _array_faults(schema, function["name"])
+        for node in _nodes(schema):
+            if "$ref" in node and node.keys() - {"$ref", "description", "default"}:
+                yield f"tools: {function['name']}: a reference has something beside it"
+        try:
+            for node in _nodes(schema):
+                _expanded(schema, node)
+        except RecursionError:
+            yield f"tools: {function['name']}: a schema refers to itself"
+
+
+def _expanded(root: Any, node: Any) -> None:
+    """Go through `node` and whatever it refers to."""
+    if isinstance(node, dict) and isinstance(node.get("$ref"), str):
+        place = root
+        for step in node["$ref"].removeprefix("#").split("/")[1:]:
+            place = place[int(step)] if isinstance(place, list) else place[step]
+        _expanded(root, place)
+    for inner in _inner_schemas(node):
+        _expanded(root, inner)
+
+
+def _array_faults(schema: Any, name: str) -> Iterator[str]:
+    for node in _nodes(schema):
+        kind = node.get("type")
+        if (kind == "array" or (isinstance(kind, list) and "array" in kind)) and not isinstance(
+            node.get("items"), dict
+        ):
+            yield f"tools: {name}: array schema missing items"
+
+
+def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    """All schemas in a schema."""
+    if isinstance(schema, dict):
+        yield schema
+        for inner in _inner_schemas(schema):
+            yield from _nodes(inner)
+
+
+def _inner_schemas(schema: Any) -> Iterator[Any]:
+    if not isinstance(schema, dict):
+        return
+    for word in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
+        if isinstance(schema.get(word), dict):
+            yield from schema[word].values()
+    for word in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        if isinstance(schema.get(word), list):
+            yield from schema[word]
+    for word in ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"):
+        yield schema.get(word)
 
 
 def _anthropic_order(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -129,7 +249,7 @@ def _anthropic_results(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _anthropic_blocks(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
-    allowed = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use")}
+    allowed = {"user": ("text", "tool_result", "image"), "assistant": ("text", "tool_use")}
     for index, message in enumerate(messages):
         for number, block in enumerate(message["content"]):
             path = f"messages[{index}].content[{number}]"
@@ -137,12 +257,21 @@ def _anthropic_blocks(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
                 yield f"{path}: a {block['type']} of the {message['role']}"
             if block["type"] == "text" and _blank(block["text"]):
                 yield f"{path}.text: is blank"
+            if block["type"] == "image":
+                yield from _anthropic_image(block["source"], path)
             if block["type"] == "tool_result" and _blank(block["content"]):
                 yield f"{path}.content: is blank"
             if block["type"] == "tool_use" and not (_ID.fullmatch(block["id"]) and _NAME.fullmatch(block["name"])):
                 yield f"{path}: the id or the name is not allowed"
             if block["type"] == "tool_use" and not isinstance(block["input"], dict):
                 yield f"{path}.input: is no object"
+
+
+def _anthropic_image(source: dict[str, Any], path: str) -> Iterator[str]:
+    if source["type"] == "base64":
+        yield from _image_faults(source["media_type"], source["data"], _IMAGES, 5_242_880, path)
+    elif not re.match(r"https://[^/\s]", source["url"]):
+        yield f"{path}: no https address"
 
 
 def _anthropic_frame(converted: Converted) -> Iterator[str]:
@@ -198,7 +327,7 @@ def _gemini_responses(contents: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _gemini_parts(contents: Sequence[dict[str, Any]]) -> Iterator[str]:
-    allowed = {"user": {"text", "function_response"}, "model": {"text", "function_call"}}
+    allowed = {"user": {"text", "function_response", "inline_data", "file_data"}, "model": {"text", "function_call"}}
     for index, content in enumerate(contents):
         for number, part in enumerate(content["parts"]):
             path = f"contents[{index}].parts[{number}]"
@@ -213,6 +342,12 @@ def _gemini_parts(contents: Sequence[dict[str, Any]]) -> Iterator[str]:
             response = part.get("function_response")
             if response and not (isinstance(response["response"], dict) and response["response"]):
                 yield f"{path}: the response is no object"
+            if inline := part.get("inline_data"):
+                yield from _image_faults(inline["mime_type"], inline["data"], _GEMINI_IMAGES, 9_786_708, path)
+            if (file := part.get("file_data")) and not (
+                file["mime_type"] in _GEMINI_IMAGES and re.match(r"https://[^/\s]", file["file_uri"])
+            ):
+                yield f"{path}: the type or the address of a file is not taken"
 
 
 def _gemini_frame(converted: Converted) -> Iterator[str]:
@@ -224,7 +359,9 @@ def _gemini_frame(converted: Converted) -> Iterator[str]:
         yield "tools: declare nothing"
 
 
-def _tool_rules(functions: Iterable[dict[str, Any]], name: re.Pattern[str]) -> Iterator[str]:
+def _tool_rules(functions: Sequence[dict[str, Any]], name: re.Pattern[str], most: int | None = None) -> Iterator[str]:
+    if most is not None and len(functions) > most:
+        yield f"tools: there are {len(functions)}"
     seen: set[str] = set()
     for function in functions:
         if function["name"] in seen or not name.fullmatch(function["name"]):

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import Final
 
 from nexus.services.context.formats.anthropic import to_anthropic
-from nexus.services.context.formats.base import Converted, to_openai
+from nexus.services.context.formats.base import Converted
 from nexus.services.context.formats.gemini import to_gemini
+from nexus.services.context.formats.openai import to_openai
 
 __all__ = ["FORMATS", "Converted"]
 

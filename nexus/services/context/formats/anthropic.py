@@ -9,15 +9,17 @@ Demands of that API beyond its types, and how they are met:
   that a text stays the same when more follows.
 - `system` stands for itself; a system message further back becomes text of the user.
 - At most four blocks carry a cache mark; here at most three do.
-- The schema of a tool is that of an object and combines no others at its top.
+- That a call failed is said by `is_error`.
 
-The sources are in docs/decisions/0013-one-list-three-formats.md.
+The sources are in docs/decisions/0013-one-list-three-formats.md; the rules for tools and images are in `rules.py`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
+from nexus.core.models import LeftOut
 from nexus.services.context.formats.base import (
+    FAILED,
     OPENING,
     Changes,
     Converted,
@@ -28,11 +30,11 @@ from nexus.services.context.formats.base import (
     ending,
     leading_system,
     needs_opening,
-    object_schema,
     trailing_system,
 )
-
-_COMBINING: Final = ("oneOf", "allOf", "anyOf")
+from nexus.services.context.formats.media import Image, read_parts
+from nexus.services.context.formats.rules import ANTHROPIC
+from nexus.services.context.formats.tools import shown_tools
 
 
 def to_anthropic(
@@ -44,25 +46,28 @@ def to_anthropic(
     conversation = _Conversation()
     if needs_opening(messages, leading):
         conversation.open()
-    places = [conversation.add(message) for message in messages[leading:]]
+    places = [conversation.add(message, index) for index, message in enumerate(messages[leading:], leading)]
     last_blocks = [*system, *(conversation.grouped.messages[place.message]["content"][place.last] for place in places)]
     # System messages at the end are about this one list; the next list has others there.
     repeatable = max(len(messages) - trailing_system(messages), leading)
     for count in _repeated(leading, repeatable, stable, goes_on=goes_on):
         last_blocks[count - 1]["cache_control"] = {"type": "ephemeral"}
-    shown = [_tool(tool) for tool in tools]
+    shown = shown_tools(tools, ANTHROPIC)
     return Converted(
         messages=conversation.grouped.messages,
-        tools=[tool for tool, _ in shown],
+        tools=[_tool(function) for function in shown.functions],
         places=[None] * leading + [(place.message, place.first) for place in places],
-        notes=[*conversation.notes(), *ending(messages), *_tool_notes(sum(changed for _, changed in shown))],
+        notes=[*conversation.notes(), *ending(messages), *shown.notes()],
         system=system or None,
+        left_out=[*conversation.left_out, *shown.left_out],
+        renamed=shown.renamed,
     )
 
 
 class _Conversation:
     def __init__(self) -> None:
         self.grouped = GroupedMessages("content")
+        self.left_out: list[LeftOut] = []
         self._changes = Changes()
         self._shortened = 0
 
@@ -70,7 +75,7 @@ class _Conversation:
         self.grouped.add("user", [_text(OPENING)])
         self._changes.opened += 1
 
-    def add(self, message: Mapping[str, Any]) -> Place:
+    def add(self, message: Mapping[str, Any], index: int) -> Place:
         match message["role"]:
             case "assistant":
                 return self.grouped.add("assistant", self._answer(message))
@@ -78,7 +83,10 @@ class _Conversation:
                 return self.grouped.add("user", [_result(message)])
             case role:
                 self._changes.late_system += role == "system"
-                return self.grouped.add("user", [_text(message["content"])])
+                parts = read_parts(message["content"], ANTHROPIC, f"messages[{index}]", self.left_out)
+                return self.grouped.add(
+                    "user", [_text(part) if isinstance(part, str) else _image(part) for part in parts]
+                )
 
     def _answer(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         blocks = []
@@ -107,7 +115,20 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _result(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
+    failed = {"is_error": True} if message.get(FAILED) else {}
+    return {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"], **failed}
+
+
+def _image(image: Image) -> dict[str, Any]:
+    if image.address:
+        return {"type": "image", "source": {"type": "url", "url": image.address}}
+    return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}
+
+
+def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    described = {"description": function["description"]} if function["description"].strip() else {}
+    schema = function.get("parameters", {"type": "object", "properties": {}})
+    return {"name": function["name"], **described, "input_schema": schema}
 
 
 def _repeated(leading: int, count: int, stable: int, *, goes_on: bool) -> set[int]:
@@ -119,48 +140,3 @@ def _repeated(leading: int, count: int, stable: int, *, goes_on: bool) -> set[in
     """
     ends = {min(stable, leading), min(stable, count), count if goes_on else 0}
     return {end for end in ends if end > 0}
-
-
-def _tool(tool: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    function = tool["function"]
-    schema, changed = _plain(object_schema(function.get("parameters")))
-    description = function.get("description") or ""
-    described = {"description": description} if description.strip() else {}
-    return {"name": function["name"], **described, "input_schema": schema}, changed
-
-
-def _tool_notes(changed: int) -> list[str]:
-    return counted(
-        changed,
-        "tool schema combines others at its top and is shown as one",
-        "tool schemas combine others at their top and are shown as one",
-    )
-
-
-def _plain(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """`schema` without the keywords that the API refuses at its top, and whether it had any.
-
-    Parameters that only those keywords name are kept. Which of them go together is lost: the tool has to check that.
-    """
-    refused = [word for word in _COMBINING if word in schema]
-    if not refused:
-        return schema, False
-    plain = {key: value for key, value in schema.items() if key not in refused}
-    options = [option for word in refused for option in _list(schema[word])]
-    plain["properties"] = dict(plain["properties"])
-    for option in options:
-        named = _get(option, "properties")
-        for name, described in named.items() if isinstance(named, Mapping) else ():
-            plain["properties"].setdefault(name, described)
-    needed = [name for option in _list(schema.get("allOf")) for name in _list(_get(option, "required"))]
-    if needed:
-        plain["required"] = list(dict.fromkeys([*plain.get("required", ()), *needed]))
-    return plain, True
-
-
-def _list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else ()
-
-
-def _get(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, Mapping) else None

@@ -1,4 +1,4 @@
-"""The OpenAI form, in which lists are made, and the common parts of conversions to other forms. Pure."""
+"""The common parts of conversions to the forms of providers. Pure."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +17,8 @@ OPENING: Final = "(The conversation begins here.)"
 _DEEPEST: Final = 32
 # The key of arguments that cannot be sent as an object themselves.
 _AS_TEXT: Final = "arguments"
+# The key of a tool message that says that the call failed.
+FAILED: Final = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,9 @@ class Converted:
         places: for each given message the index of its message here, and of its first block or part there; None in
             `system`.
         notes: on changes for this provider, without content (contract §8).
+        left_out: what this provider is not shown; places in `messages` are those of the given list.
+        renamed: registered names by those that this provider is shown; see `ShownTools`.
         system: Anthropic's `system`, Gemini's `system_instruction`; None for none, and for OpenAI.
-        left_out: what this provider is not sent.
     """
 
     messages: list[dict[str, Any]]
@@ -38,6 +41,7 @@ class Converted:
     notes: list[str]
     system: Any = None
     left_out: list[LeftOut] = field(default_factory=list)
+    renamed: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +165,3 @@ def _children(item: Any) -> Sequence[Any]:
     if isinstance(item, dict):
         return list(item.values())
     return item if isinstance(item, list) else ()
-
-
-def to_openai(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool = False
-) -> Converted:
-    """`messages` and `tools` as they are. OpenAI finds cached prefixes by itself."""
-    del stable, goes_on
-    return Converted(
-        messages=[{key: value for key, value in message.items() if key != "failed"} for message in messages],
-        tools=[dict(tool) for tool in tools],
-        places=[(index, 0) for index in range(len(messages))],
-        notes=[],
-    )

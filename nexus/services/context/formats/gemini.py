@@ -6,19 +6,22 @@ Demands of that API beyond its types, and how they are met:
   become one content.
 - The responses to all calls of a content stand in the next one, as many as there are calls, and nothing else stands
   there: text of the user beside them becomes a content of its own.
-- A response has the name of its call. Names begin with a letter or an underscore.
+- A response has the name of its call, and `error` instead of `output` if it failed. Names begin with a letter or an
+  underscore.
 - The first call of a content has a thought signature. Ours are not known, and the value for unknown ones stands there
   always, so that a call stays the same when more follows.
 
 The names of fields are those of the protocol buffers, which the REST API and the SDK both read. The sources are in
-docs/decisions/0013-one-list-three-formats.md.
+docs/decisions/0013-one-list-three-formats.md; the rules for tools and images are in `rules.py`.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from nexus.core.models import LeftOut
 from nexus.services.context.formats.base import (
+    FAILED,
     OPENING,
     Changes,
     Converted,
@@ -28,8 +31,10 @@ from nexus.services.context.formats.base import (
     ending,
     leading_system,
     needs_opening,
-    object_schema,
 )
+from nexus.services.context.formats.media import Image, read_parts
+from nexus.services.context.formats.rules import GEMINI
+from nexus.services.context.formats.tools import shown_tools
 
 # The value that Google has for calls whose signature is not known.
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
@@ -48,20 +53,24 @@ def to_gemini(
     conversation = _Conversation()
     if needs_opening(messages, leading):
         conversation.open()
-    places = [conversation.add(message) for message in messages[leading:]]
-    declarations = [_declaration(tool, conversation) for tool in tools]
+    places = [conversation.add(message, index) for index, message in enumerate(messages[leading:], leading)]
+    shown = shown_tools(tools, GEMINI, conversation.name)
+    declarations = [_declaration(function) for function in shown.functions]
     return Converted(
         messages=conversation.grouped.messages,
         tools=[{"function_declarations": declarations}] if declarations else [],
         places=[None] * leading + places,
-        notes=[*conversation.notes(), *ending(messages)],
+        notes=[*conversation.notes(), *ending(messages), *shown.notes()],
         system={"parts": system} if system else None,
+        left_out=[*conversation.left_out, *shown.left_out],
+        renamed=shown.renamed,
     )
 
 
 class _Conversation:
     def __init__(self) -> None:
         self.grouped = GroupedMessages("parts")
+        self.left_out: list[LeftOut] = []
         self._names: dict[str, str] = {}
         self._renamed: set[str] = set()
         self._changes = Changes()
@@ -70,7 +79,7 @@ class _Conversation:
         self.grouped.add("user", [{"text": OPENING}], "text")
         self._changes.opened += 1
 
-    def add(self, message: Mapping[str, Any]) -> tuple[int, int]:
+    def add(self, message: Mapping[str, Any], index: int) -> tuple[int, int]:
         match message["role"]:
             case "assistant":
                 place = self.grouped.add("model", self._answer(message))
@@ -78,7 +87,9 @@ class _Conversation:
                 place = self.grouped.add("user", [self._response(message)], "responses")
             case role:
                 self._changes.late_system += role == "system"
-                place = self.grouped.add("user", [{"text": message["content"]}], "text")
+                parts = read_parts(message["content"], GEMINI, f"messages[{index}]", self.left_out)
+                shown = [{"text": part} if isinstance(part, str) else _image(part) for part in parts]
+                place = self.grouped.add("user", shown, "text")
         return place.message, place.first
 
     def _answer(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -94,8 +105,8 @@ class _Conversation:
 
     def _response(self, message: Mapping[str, Any]) -> dict[str, Any]:
         call_id = message["tool_call_id"]
-        response = {"name": self._names[call_id], "id": call_id, "response": {"output": message["content"]}}
-        return {"function_response": response}
+        response = {"error" if message.get(FAILED) else "output": message["content"]}
+        return {"function_response": {"name": self._names[call_id], "id": call_id, "response": response}}
 
     def name(self, name: str) -> str:
         """`name`, with one more underscore where it has a beginning that Gemini refuses."""
@@ -115,12 +126,15 @@ class _Conversation:
         ]
 
 
-def _declaration(tool: Mapping[str, Any], conversation: _Conversation) -> dict[str, Any]:
+def _image(image: Image) -> dict[str, Any]:
+    if image.address:
+        return {"file_data": {"file_uri": image.address, "mime_type": image.media_type}}
+    return {"inline_data": {"mime_type": image.media_type, "data": image.data}}
+
+
+def _declaration(function: Mapping[str, Any]) -> dict[str, Any]:
     """A tool as a declaration; one without parameters has no schema."""
-    function = tool["function"]
-    name = conversation.name(function["name"])
-    description = function.get("description") or ""
-    schema = object_schema(function.get("parameters"))
+    name, description, schema = function["name"], function["description"], function.get("parameters", {})
     needs_some = any(value for key, value in schema.items() if key != "type")
     with_schema = {"parameters_json_schema": schema} if needs_some else {}
     return {"name": name, "description": description if description.strip() else name, **with_schema}

@@ -60,9 +60,9 @@ def call(call_id: str, name: str = "search", arguments: str = "{}") -> dict[str,
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def result(call_id: str, text: str = "found") -> dict[str, Any]:
+def result(call_id: str, text: str = "found", *, failed: bool = False) -> dict[str, Any]:
     """The result of a call."""
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
+    return {"role": "tool", "tool_call_id": call_id, "content": text, **({"failed": True} if failed else {})}
 
 
 def tool(name: str, parameters: Any = None, description: str = "It helps.") -> dict[str, Any]:
@@ -100,7 +100,7 @@ def canonical_lists(draw: st.DrawFn, max_steps: int = 12) -> list[dict[str, Any]
         ids = [f"call_{len(messages)}-{number}" for number in range(draw(st.integers(1, 3)))]
         calls = [call(call_id, draw(_NAMES), json.dumps(draw(_ARGUMENTS))) for call_id in ids]
         messages.append(assistant(draw(_TEXTS) if "text" in step else None, *calls))
-        messages += [result(call_id, draw(_TEXTS)) for call_id in ids]
+        messages += [result(call_id, draw(_TEXTS), failed=draw(st.booleans())) for call_id in ids]
     return messages
 
 
@@ -175,7 +175,8 @@ def said_in_gemini(converted: Converted) -> Iterator[Said]:
                 yield "call", made["id"], made["name"], _spelled(made["args"])
             else:
                 answer = part["function_response"]
-                yield "result", answer["id"], answer["response"]["output"]
+                (text,) = answer["response"].values()
+                yield "result", answer["id"], text
 
 
 def _spelled(arguments: Any) -> str:

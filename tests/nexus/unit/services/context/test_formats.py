@@ -166,6 +166,22 @@ def test_where_no_user_speaks_first_an_opening_is_put(form: str, messages: list[
     assert OPENING in SAID[form](converted)
 
 
+def test_that_a_call_failed_is_said_in_the_form_of_the_provider() -> None:
+    """OpenAI has no field for it: there the text says it."""
+    messages = [
+        user("U"),
+        assistant(None, call("c1"), call("c2")),
+        result("c1", "no", failed=True),
+        result("c2", "yes"),
+    ]
+    found = {form: FORMATS[form](messages, [], stable=0) for form in FORMATS}
+    assert all(FAULTS[form](converted) == [] for form, converted in found.items())
+    assert found["openai"].messages[2] == {"role": "tool", "tool_call_id": "c1", "content": "no"}
+    assert [block.get("is_error") for block in found["anthropic"].messages[2]["content"]] == [True, None]
+    answers = [part["function_response"]["response"] for part in found["gemini"].messages[2]["parts"]]
+    assert answers == [{"error": "no"}, {"output": "yes"}]
+
+
 @pytest.mark.parametrize("form", ["anthropic", "gemini"])
 def test_a_list_that_ends_with_an_assistant_is_noted(form: str) -> None:
     """Newer models refuse it, older ones go on from there, so it is left as it is."""
@@ -197,7 +213,9 @@ def test_arguments_that_cannot_be_sent_as_an_object_are_given_as_text(form: str,
 def test_the_contract_shows_what_comes_out() -> None:
     """The three examples of docs/contract.md are one list in three forms."""
     page = (Path(__file__).parents[5] / "docs" / "contract.md").read_text(encoding="utf-8")
-    shown = re.findall(r"```json [a-z.-]+\n(.*?)```", page.partition("\n## Formats\n")[2].partition("\n## ")[0], re.DOTALL)
+    shown = re.findall(
+        r"```json [a-z.-]+\n(.*?)```", page.partition("\n## Formats\n")[2].partition("\n## ")[0], re.DOTALL
+    )
     given = json.loads(shown[0])
     for form, example in zip(("openai", "anthropic", "gemini"), shown, strict=True):
         converted = FORMATS[form](given["messages"], given["tools"], stable=2)

@@ -388,7 +388,13 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("topic", "role", "content", "reason", "counted"),
         [
-            (Topics.TOOLS_REGISTER, Role.SYSTEM, {"type": "function"}, "the tool was refused", {}),
+            (
+                Topics.TOOLS_REGISTER,
+                Role.SYSTEM,
+                {"type": "function"},
+                "function: a mapping with name, description and parameters is needed",
+                {},
+            ),
             (
                 Topics.SESSION_STATE,
                 Role.COMMAND,

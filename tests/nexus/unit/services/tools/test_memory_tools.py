@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nexus.services.tools.definitions import read_definition
 from nexus.services.tools.memory_tools import (
     MEMORY_TOOLS,
     CompactHistory,
@@ -21,7 +22,6 @@ from nexus.services.tools.memory_tools import (
     read_call,
     read_name,
 )
-from nexus.services.tools.registry import check_definition
 
 COMPACT: dict[str, Any] = {"target": "all", "strategy": "summarize"}
 
@@ -192,7 +192,7 @@ def test_names_are_safe_as_file_names(text: str) -> None:
 @pytest.mark.parametrize("definition", definitions(), ids=lambda definition: definition["function"]["name"])
 def test_each_is_closed_and_explained(definition: dict[str, dict[str, dict[str, dict[str, str]]]]) -> None:
     """Every parameter is explained, and no others are allowed."""
-    parameters = check_definition(definition)["function"]["parameters"]
+    parameters = read_definition(definition).checked["function"]["parameters"]
     assert parameters["additionalProperties"] is False
     assert all(len(schema["description"]) > 5 for schema in parameters["properties"].values())
     assert set(parameters["required"]) <= set(parameters["properties"])

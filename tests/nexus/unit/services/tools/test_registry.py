@@ -1,5 +1,6 @@
 """The registry and its registrations over the bus: unique names, stable order, nothing malformed (contract §3)."""
 
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from nexus.core.errors import ConfigError, StoreUnavailableError
 from nexus.core.metrics import Event
 from nexus.core.models import Message, Role, Topics
-from nexus.services.tools.registry import ToolCatalog, ToolRegistry, check_definition, discover
+from nexus.services.tools.definitions import read_definition
+from nexus.services.tools.registry import ToolCatalog, ToolRegistry, discover
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import until
@@ -67,12 +69,12 @@ def test_a_definition_is_copied() -> None:
 def test_a_definition_is_made_whole() -> None:
     """Type and description may be missing, parameters too; extra keys stay."""
     small = {"function": {"name": "now", "strict": True}}
-    assert check_definition(small) == {
+    assert read_definition(small).checked == {
         "type": "function",
         "function": {"name": "now", "strict": True, "description": ""},
     }
-    assert check_definition(definition(parameters=None))["function"]["parameters"] is None
-    assert check_definition(definition(parameters={}))["function"]["parameters"] == {}
+    assert read_definition(definition(parameters=None)).checked["function"]["parameters"] is None
+    assert read_definition(definition(parameters={})).checked["function"]["parameters"] == {}
 
 
 _DEEP: dict[str, Any] = {}
@@ -88,10 +90,11 @@ _ENDLESS["x"] = _ENDLESS
         (None, "definition: a mapping is needed, not NoneType"),
         ({}, "function: a mapping with name, description and parameters is needed"),
         ({"type": "retrieval", "function": {}}, "type: 'function' is the only type of tool"),
-        (definition(""), "function.name: 1 to 64 letters, digits, '_' or '-' are allowed"),
-        (definition("a b"), "function.name: 1 to 64 letters"),
-        (definition("x" * 65), "function.name: 1 to 64 letters"),
-        (definition(description=None), "function.description of 'web_search': a text is needed"),
+        (definition(""), "function.name: a text of 1 to 256 characters is needed"),
+        (definition(" "), "function.name: a text of 1 to 256 characters is needed"),
+        (definition("x" * 257), "function.name: a text of 1 to 256 characters is needed"),
+        (definition("a\ud800"), "function.name: NUL, U.FFFD and half a surrogate pair are not allowed"),
+        (definition(description=5), "function.description of 'web_search': a text is needed"),
         (definition(parameters=[]), "function.parameters of 'web_search': a JSON schema of type 'object' is needed"),
         (definition(parameters={"type": "string"}), "function.parameters of 'web_search': a JSON schema of type"),
         (definition(parameters={"properties": []}), "function.parameters of 'web_search': properties must map each"),
@@ -133,17 +136,17 @@ _JSON = st.recursive(
 def test_anything_is_a_definition_or_a_value_error(given_definition: Any) -> None:
     """No other exception, whatever is given; and what is accepted is accepted again as it is."""
     try:
-        checked = check_definition(given_definition)
+        checked = read_definition(given_definition).checked
     except ValueError:
         return
-    assert check_definition(checked) == checked
+    assert read_definition(checked).checked == checked
 
 
 def test_remote_tools() -> None:
     """They never take a local name, and each bad one is passed over with its fault; they are replaced as a whole."""
     registry = ToolRegistry()
     registry.register(definition("t", description="near"), search)
-    faults = registry.set_remote([{}, definition("t", description="far"), definition("good"), definition("a b")])
+    faults = registry.set_remote([{}, definition("t", description="far"), definition("good"), definition(" ")])
     assert [fault.partition(":")[0] for fault in faults] == ["function", "function.name"]
     assert registry.definitions() == [definition("good"), definition("t", description="near")]
     registry.set_remote([])
@@ -261,11 +264,11 @@ class Trial:
 
     def register(self, content: Any) -> bool:
         """Offer a registration."""
-        return self.catalog.offer(Topics.TOOLS_REGISTER, envelope(content))
+        return self.catalog.offer(Topics.TOOLS_REGISTER, envelope(content)) is None
 
     def unregister(self, content: Any) -> bool:
         """Offer an unregistration."""
-        return self.catalog.offer(Topics.TOOLS_UNREGISTER, envelope(content))
+        return self.catalog.offer(Topics.TOOLS_UNREGISTER, envelope(content)) is None
 
 
 async def test_registered_and_unregistered() -> None:
@@ -284,7 +287,7 @@ async def test_registered_and_unregistered() -> None:
     assert [*store.tools] == ["c"]
 
 
-@pytest.mark.parametrize("content", [None, "a", 5, [], {}, {"name": "a"}, tool("a b"), [tool("a")]])
+@pytest.mark.parametrize("content", [None, "a", 5, [], {}, {"name": "a"}, tool(" "), [tool(" ")], [[[tool("a")]]]])
 async def test_a_malformed_registration_is_refused(content: Any) -> None:
     """It reaches neither the store nor the registry."""
     store = FakeStore()
@@ -307,6 +310,38 @@ class FailingOnce(FakeStore):
             raise self.errors.pop(0)
 
 
+async def test_one_bad_definition_in_a_list_does_not_refuse_the_others() -> None:
+    """The others are stored; the message is settled with the place and the fault of the bad ones."""
+    trial, settled = Trial(FakeStore()), list[str | None]()
+    trial.registry.register(definition("mine"), search)
+    sent = [tool("a"), {"name": "b", "inputSchema": {"type": "string"}}, tool("mine"), tool("c")]
+    async with trial.catalog.running():
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, envelope(sent), settled.append) is None
+        await until(lists(trial.registry, "a", "c", "mine"))
+        await trial.catalog.pending.none()
+    refused = "[1]: parameters of 'b': a JSON schema of type 'object' is needed; the name 'mine' is taken by a module"
+    assert settled == [refused]
+
+
+def test_names_that_no_provider_takes() -> None:
+    """Models are shown others, each tool its own; what was registered stands beside it, and the order is by name."""
+    registry = ToolRegistry()
+    long = "x" * 70
+    registry.set_remote([definition(name) for name in ("a.b", "a/b", "a_b", long, "b", "天气")])
+    shown = {tool["function"]["name"]: tool.get("registered_as") for tool in registry.definitions()}
+    other = {name: shown_as for shown_as, name in shown.items() if name}
+    assert shown["a_b"] is None
+    assert shown["b"] is None
+    assert shown["x" * 64] == long
+    assert shown["__"] == "天气"
+    assert all(re.fullmatch("a_b_[0-9a-f]{8}", other[name]) for name in ("a.b", "a/b"))
+    assert other["a.b"] != other["a/b"]
+    assert [*shown] == sorted(shown)
+    # Whatever else there is, they are the same.
+    registry.set_remote([definition(name) for name in ("a_b", "a/b")])
+    assert registry.definitions()[1]["function"]["name"] == other["a/b"]
+
+
 async def test_a_store_that_is_down_delays_and_keeps_the_order() -> None:
     """Changes that were offered meanwhile are applied in order when it is back: here `a` is gone in the end."""
     store = FailingOnce(StoreUnavailableError("away"))
@@ -327,9 +362,9 @@ async def test_sent_again() -> None:
     async with trial.catalog.running():
         settled: list[str] = []
         repeated = envelope(tool("a"), long_ago)
-        assert trial.catalog.offer(Topics.TOOLS_REGISTER, repeated, lambda _: settled.append("registered"))
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, repeated, lambda _: settled.append("registered")) is None
         trial.unregister("a")
-        assert trial.catalog.offer(Topics.TOOLS_REGISTER, repeated, lambda _: settled.append("again"))
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, repeated, lambda _: settled.append("again")) is None
         trial.register(tool("b"))
         await until(lists(trial.registry, "b"))
     assert settled == ["registered", "again"]
@@ -340,7 +375,7 @@ async def test_a_clock_that_is_far_ahead() -> None:
     trial = Trial(FakeStore())
     async with trial.catalog.running():
         ahead = envelope(tool("a"), datetime.now(UTC) + timedelta(days=365))
-        assert trial.catalog.offer(Topics.TOOLS_REGISTER, ahead)
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, ahead) is None
         await until(lists(trial.registry, "a"))
         trial.unregister("a")
         await until(lists(trial.registry))
@@ -386,7 +421,9 @@ async def test_an_unexpected_fault_stops_nothing() -> None:
     trial = Trial(FailingOnce(ZeroDivisionError()))
     settled: list[str] = []
     async with trial.catalog.running():
-        assert trial.catalog.offer(Topics.TOOLS_REGISTER, envelope(tool("bad")), lambda _: settled.append("bad"))
+        assert (
+            trial.catalog.offer(Topics.TOOLS_REGISTER, envelope(tool("bad")), lambda _: settled.append("bad")) is None
+        )
         trial.register(tool("good"))
         await until(lists(trial.registry, "good"))
     assert settled == ["bad"]

@@ -1,0 +1,277 @@
+"""Definitions of tools, brought from every form in which they are sent to OpenAI's function form. Pure (contract §3).
+
+| form | told by |
+|---|---|
+| OpenAI, chat completions | `function` |
+| OpenAI, Responses API, and Anthropic | `name` with `parameters`, `input_schema` or nothing |
+| MCP | `name` with `inputSchema` |
+| Gemini | `functionDeclarations`, or a declaration by itself with `parametersJsonSchema` or types in upper case |
+
+Several come as a list, as Gemini's list or as `{"tools": […]}`, the answer of an MCP server.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from nexus.core.models import AMBIGUOUS_ID, MAX_ID_CHARS, is_ambiguous
+from nexus.core.wire import is_deeper
+from nexus.services.tools.schemas import from_google, modern, target
+
+_REFUSED: Final = re.compile(r"[^A-Za-z0-9_-]")
+_NAME_CHARS: Final = 64
+_DIGEST_CHARS: Final = 8
+_MOST_BYTES: Final = 65_536
+# An answer carries definitions three levels down, and may be 64 deep itself (contract §1.6).
+_DEEPEST: Final = 32
+
+_LISTS: Final = ("functionDeclarations", "function_declarations", "tools")
+_SCHEMAS: Final = ("parameters", "parametersJsonSchema", "parameters_json_schema", "input_schema", "inputSchema")
+# A flat definition is of a function that somebody else runs: `custom` is Anthropic's word for that.
+_FLAT_TYPES: Final = frozenset({"function", "custom"})
+_NAME_PROPERTIES_TOO: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf", "patternProperties"})
+_GOOGLE_TYPES: Final = frozenset({"OBJECT", "TYPE_UNSPECIFIED"})
+
+
+ToolName = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
+
+
+class Parameters(TypedDict, total=False):
+    """The JSON Schema of a tool's parameters, as far as it is checked; `required` names properties."""
+
+    type: str | list[str]
+    properties: dict[str, dict[str, Any] | bool] | None
+    required: list[str] | bool | None
+
+
+class Function(TypedDict):
+    """The part of a definition that a model sees."""
+
+    name: ToolName
+    description: NotRequired[str | None]
+    parameters: NotRequired[Parameters | None]
+
+
+class ToolDefinition(TypedDict):
+    """A definition in the OpenAI function form; at most 64 KiB of JSON, 32 deep."""
+
+    type: NotRequired[Literal["function"]]
+    function: Function
+
+
+class FlatDefinition(TypedDict):
+    """A definition as others write it; one with a name alone is none."""
+
+    name: ToolName
+    type: NotRequired[Literal["function", "custom"]]
+    title: NotRequired[str | None]
+    description: NotRequired[str | None]
+    parameters: NotRequired[Parameters | None]
+    parametersJsonSchema: NotRequired[Parameters | None]
+    parameters_json_schema: NotRequired[Parameters | None]
+    input_schema: NotRequired[Parameters | None]
+    inputSchema: NotRequired[Parameters | None]
+
+
+class DeclaredFunctions(TypedDict):
+    """Gemini's tools."""
+
+    functionDeclarations: list[FlatDefinition]
+
+
+class DeclaredFunctionsInPython(TypedDict):
+    """Gemini's tools as its SDK writes them."""
+
+    function_declarations: list[FlatDefinition]
+
+
+OneOrDeclared = ToolDefinition | FlatDefinition | DeclaredFunctions | DeclaredFunctionsInPython
+
+
+class ListedTools(TypedDict):
+    """The answer of an MCP server that lists its tools."""
+
+    tools: list[OneOrDeclared]
+
+
+Registration = OneOrDeclared | ListedTools | list[OneOrDeclared]
+
+
+class NamedTool(TypedDict):
+    """The tool to unregister."""
+
+    name: ToolName
+
+
+class Definition(NamedTuple):
+    """A definition in OpenAI's function form, and the keywords of its schema that were changed."""
+
+    checked: dict[str, Any]
+    changed: list[str]
+
+    @property
+    def name(self) -> str:
+        """The name under which it is registered; it may be one that no provider takes."""
+        name: str = self.checked["function"]["name"]
+        return name
+
+
+def read_definitions(given: Any) -> tuple[list[Definition], list[str]]:
+    """The definitions in what was sent, and why each of the others is refused, with its place in a list."""
+    read, faults = [], []
+    for where, item in _items(given, ""):
+        try:
+            read.append(read_definition(item))
+        except ValueError as error:
+            faults.append(f"{where}{': ' if where else ''}{error}")
+    return read, faults
+
+
+def _items(given: Any, where: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Each thing that should be a definition, and its place."""
+    key = next((key for key in _LISTS if isinstance(given, Mapping) and isinstance(given.get(key), list)), "")
+    items = given[key] if key else given
+    if not isinstance(items, list) or not items or depth > 1:
+        yield where, given
+        return
+    for index, item in enumerate(items):
+        yield from _items(item, f"{where}{'.' if where and key else ''}{key}[{index}]", depth + 1)
+
+
+def read_definition(given: Any) -> Definition:
+    """A copy of one definition, complete and in the OpenAI function form.
+
+    Raises:
+        ValueError: what is wrong, where, and what is allowed.
+    """
+    if not isinstance(given, Mapping):
+        raise ValueError(f"definition: a mapping is needed, not {type(given).__name__}")
+    whole, at, left_out = _in_function_form(given)
+    function = whole["function"]
+    name = check_name(function.get("name"), f"{at}name")
+    if function.get("description") is None:
+        function["description"] = ""
+    if not isinstance(function["description"], str):
+        raise ValueError(f"{at}description of {name!r}: a text is needed")
+    checked = _checked_json(whole, name)
+    changed = _read_parameters(checked["function"], f"{at}parameters of {name!r}", google=_is_google(given))
+    return Definition(checked, [*left_out, *changed])
+
+
+def _in_function_form(given: Mapping[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
+    """`given` with its function under `function`, the path to that in messages, and the keys that were left out."""
+    if "function" in given or not _is_flat(given):
+        if given.get("type", "function") != "function":
+            raise ValueError("type: 'function' is the only type of tool")
+        function = given.get("function")
+        if not isinstance(function, Mapping):
+            raise ValueError("function: a mapping with name, description and parameters is needed")
+        return {**given, "type": "function", "function": {**function}}, "function.", []
+    if given.get("type", "function") not in _FLAT_TYPES:
+        raise ValueError("type: 'function' is the only type of tool")
+    schema = next((key for key in _SCHEMAS if given.get(key) is not None), None)
+    function = {"name": given["name"], "description": given.get("description") or given.get("title") or ""}
+    if schema:
+        function["parameters"] = given[schema]
+    if given.get("strict") is not None:
+        function["strict"] = given["strict"]
+    taken = {"type", "name", "title", "description", "strict", *_SCHEMAS}
+    left_out = [str(key) for key, value in given.items() if key not in taken and value is not None]
+    return {"type": "function", "function": function}, "", left_out
+
+
+def _is_flat(given: Mapping[str, Any]) -> bool:
+    """Whether this is a definition whose function is not apart; a name alone is none."""
+    return "name" in given and any(given.get(key) is not None for key in ("description", "type", *_SCHEMAS))
+
+
+def _is_google(given: Mapping[str, Any]) -> bool:
+    parameters = given.get("parameters")
+    return isinstance(parameters, Mapping) and parameters.get("type") in _GOOGLE_TYPES
+
+
+def _checked_json(whole: Mapping[str, Any], name: str) -> dict[str, Any]:
+    try:
+        text = json.dumps(whole, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"definition of {name!r}: is not JSON: {error}") from None
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"definition of {name!r}: {len(text)} bytes of JSON, at most {_MOST_BYTES} are allowed")
+    checked: dict[str, Any] = json.loads(text)
+    if is_deeper(checked, _DEEPEST):
+        raise ValueError(f"definition of {name!r}: nested deeper than {_DEEPEST}")
+    return checked
+
+
+def check_name(name: Any, where: str) -> str:
+    """`name`, if a tool can be registered under it; else a ValueError says what is allowed at the place `where`."""
+    if not isinstance(name, str) or not name.strip() or len(name) > MAX_ID_CHARS:
+        raise ValueError(f"{where}: a text of 1 to {MAX_ID_CHARS} characters is needed")
+    if is_ambiguous(name):
+        raise ValueError(f"{where}: {AMBIGUOUS_ID}")
+    return name
+
+
+def shown_names(names: Iterable[str], refused: re.Pattern[str] = _REFUSED) -> dict[str, str]:
+    """For each name the one that models are shown: of at most 64 characters, none of them `refused`, and no other's.
+
+    What is not `refused` by default is taken by all providers as a character of the name of a tool.
+    """
+    ordered = sorted(names)
+    shown = {name: name for name in ordered if 1 <= len(name) <= _NAME_CHARS and not refused.search(name)}
+    used = set(shown)
+    for name in ordered:
+        if name not in shown:
+            candidate = refused.sub("_", name)[:_NAME_CHARS] or "_"
+            if candidate in used:
+                digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
+                candidate = f"{candidate[: _NAME_CHARS - _DIGEST_CHARS - 1]}_{digest}"
+            shown[name] = candidate
+            used.add(candidate)
+    return shown
+
+
+def _read_parameters(function: dict[str, Any], where: str, *, google: bool) -> list[str]:
+    """Bring `parameters` of `function` into the form of JSON Schema. Returns the keywords that were changed."""
+    given = function.get("parameters")
+    if given is None:
+        return []
+    if given is True:
+        given = {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{where}: a JSON schema of type 'object' is needed")
+    _check_properties(given, where)
+    schema, changed = modern(from_google(given) if google else given)
+    while (reference := schema.get("$ref")) is not None:
+        # No provider follows the reference of a whole schema.
+        changed.append("$ref")
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        referred = target(schema, reference) or {}
+        schema = beside if "$ref" in referred else {**referred, **beside}
+    kinds = schema.get("type", "object")
+    if kinds != "object":
+        if "object" not in kinds or isinstance(kinds, str):
+            raise ValueError(f"{where}: a JSON schema of type 'object' is needed")
+        schema["type"] = "object"
+        changed.append("type")
+    function["parameters"] = schema
+    return changed
+
+
+def _check_properties(schema: Mapping[str, Any], where: str) -> None:
+    properties, required = schema.get("properties"), schema.get("required")
+    properties = {} if properties is None else properties
+    if not isinstance(properties, Mapping) or not all(isinstance(each, Mapping | bool) for each in properties.values()):
+        raise ValueError(f"{where}: properties must map each parameter to its schema")
+    if required is None or isinstance(required, bool):
+        return
+    named_elsewhere = bool(schema.keys() & _NAME_PROPERTIES_TOO)
+    if not isinstance(required, list) or not all(
+        isinstance(item, str) and (item in properties or named_elsewhere) for item in required
+    ):
+        raise ValueError(f"{where}: required must list names of properties")
