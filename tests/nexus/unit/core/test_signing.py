@@ -329,7 +329,7 @@ def test_the_example_of_the_contract() -> None:
     text = (
         (Path(__file__).parents[4] / "docs" / "contract.md").read_text(encoding="utf-8").partition("## Authenticity")[2]
     )
-    message, signed_bytes = re.findall(r"```(?:json)?\n(.*?)\n```", text, re.DOTALL)[:2]
+    message, signed_bytes = re.findall(r"```(?:json [a-z-]+)?\n(.*?)\n```", text, re.DOTALL)[:2]
     signature = re.search(r'"signature": "(v1,k1,.{44})"', text)
     value = json.loads(message)
     assert canonical(["v1", "llm.results", value["id"], value["timestamp"], value]).decode() == signed_bytes
