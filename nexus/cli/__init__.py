@@ -24,6 +24,7 @@ _COMMANDS: Final = (
     "demo",
     "doctor",
     "dead-letters",
+    "sessions",
     "session",
     "memory",
     "state",

@@ -17,6 +17,7 @@ from nexus.cli.terminal import (
     indented,
     newest,
     print_result,
+    require_session,
     run_on_store,
     session_named,
     session_settings,
@@ -28,7 +29,7 @@ from nexus.core.errors import NexusError
 from nexus.core.models import utc_now
 from nexus.core.ports import MemoryStore, Row, Store
 from nexus.core.ports.store import LARGEST
-from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview
+from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.memory.documents import TEMPLATE, Audit, audit
 from nexus.services.transfer.folder import explained
 
@@ -100,19 +101,17 @@ def show(  # noqa: PLR0917  # typer makes options of them
         print_result(detail.model_dump(mode="json") if as_json else _detail_lines(detail))
         return
 
-    async def read(store: Store) -> tuple[_Kept, bool]:
+    async def read(store: Store) -> _Kept:
+        await require_session(store, *key)
         memory = store.memory
         overview = await _overview(memory, *key, revision)
         details = [_read(Detail, document, "name") for document in await memory.list_details(*key)]
         latest = await memory.latest_compaction(*key)
         compaction = _read(Compaction, latest, "number") if latest else None
-        return (overview, details, compaction), await _is_unknown(store, *key)
+        return overview, details, compaction
 
-    kept, unknown = run_on_store(settings.database, read)
-    if as_json:
-        print_result(_as_json(*kept))
-    else:
-        print_result(_nothing_of(*key) if unknown else _lines(*kept, settings.memory.overview_max_bytes))
+    kept = run_on_store(settings.database, read)
+    print_result(_as_json(*kept) if as_json else _lines(*kept, settings.memory.overview_max_bytes))
 
 
 @app.command(
@@ -129,15 +128,16 @@ def history(
     settings = session_settings(config, owner, session)
     key = owner, session
 
-    async def read(store: Store) -> tuple[list[Overview], list[Compaction], bool]:
+    async def read(store: Store) -> tuple[list[Overview], list[Compaction]]:
+        await require_session(store, *key)
         memory = store.memory
         revisions = await newest("revision", limit, partial(memory.overviews, *key))
         numbered = await newest("number", limit, partial(memory.compactions, *key))
         overviews = [_read(Overview, document, "revision") for document in revisions]
         compactions = [_read(Compaction, document, "number") for document in numbered]
-        return overviews, compactions, await _is_unknown(store, *key)
+        return overviews, compactions
 
-    overviews, compactions, unknown = run_on_store(settings.database, read)
+    overviews, compactions = run_on_store(settings.database, read)
     if as_json:
         listed = [{**_fields(overview, "content"), "bytes": _bytes(overview.content)} for overview in overviews]
         print_result({"overviews": listed, "compactions": [*map(_compaction_as_json, compactions)]})
@@ -145,7 +145,7 @@ def history(
     revisions, below = table(_REVISIONS, overviews), table(_COMPACTIONS, compactions)
     lines = [*revisions, *([""] if revisions and below else []), *below]
     nothing = [f"Nothing is written down or compacted of {session_named(owner, session)}."]
-    print_result(_nothing_of(*key) if unknown else lines or nothing)
+    print_result(lines or nothing)
 
 
 @app.command(epilog="Examples:\n\nnexus memory diff --owner ada --session s1\n\nnexus memory diff --owner ada 0 3")
@@ -180,34 +180,18 @@ def check(owner: Owner, session: Session = "default", as_json: Json = False, con
     """
     settings = session_settings(config, owner, session)
 
-    async def read(store: Store) -> tuple[Audit, bool]:
-        return await audit(store.memory, store.turns, store, owner, session), await _is_unknown(store, owner, session)
+    async def read(store: Store) -> Audit:
+        await require_session(store, owner, session)
+        return await audit(store.memory, store.turns, store, owner, session)
 
-    found, unknown = run_on_store(settings.database, read)
+    found = run_on_store(settings.database, read)
     if as_json:
         counts = {name: getattr(found, name) for name in _AUDIT.values()}
         print_result({"owner_key": owner, "session_id": session, **counts})
     else:
-        lines = [session_named(owner, session), *table(_AUDIT, [found])]
-        print_result(_nothing_of(owner, session) if unknown else lines)
+        print_result([session_named(owner, session), *table(_AUDIT, [found])])
     if not found.is_right:
         raise typer.Exit(1)
-
-
-def _nothing_of(owner: str, session: str) -> list[str]:
-    return [f"There is nothing of {session_named(owner, session)}."]
-
-
-async def _is_unknown(store: Store, owner: str, session: str) -> bool:
-    """Whether nothing at all is stored of the session."""
-    key, memory = (owner, session), store.memory
-    return not (
-        await store.tail_messages(*key, WHOLE, limit=1)
-        or await memory.latest_overview(*key)
-        or await memory.list_details(*key)
-        or await memory.latest_compaction(*key)
-        or await store.turns.latest_turn(*key)
-    )
 
 
 async def _detail(store: MemoryStore, owner: str, session: str, name: str, version: int | None) -> Detail:

@@ -29,6 +29,7 @@ from nexus.cli.terminal import (
     counted,
     printable,
     progress,
+    require_session,
     run_on_store,
     session_named,
     session_settings,
@@ -92,6 +93,7 @@ def export_command(
         with progress("Messages", total) as advance:
             return await export_session(store, owner, session, folder, exported_at=utc_now(), advance=advance)
 
+    run_on_store(settings.database, lambda store: require_session(store, owner, session))
     with _written(target) as folder:
         try:
             header, unreadable = run_on_store(settings.database, write)

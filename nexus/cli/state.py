@@ -24,6 +24,7 @@ from nexus.cli.terminal import (
     confirm,
     print_result,
     printable,
+    require_session,
     run_on_bus,
     run_on_store,
     say_who_heard,
@@ -172,7 +173,9 @@ def _bus_settings(config: Path | None, owner: str, session: str) -> BusSettings:
 async def _stored(store: Store, owner: str, session: str) -> tuple[SessionState, list[str]]:
     """The stored state, and the faults of its unreadable parts."""
     row = await store.find_session_state(owner, session)
-    if row is not None and (row.get("owner_key"), row.get("session_id")) != (owner, session):
+    if row is None:
+        await require_session(store, owner, session)
+    elif (row.get("owner_key"), row.get("session_id")) != (owner, session):
         raise StoreUnavailableError("the store gave the state of another session")
     return state_in(row.get("document") if row else None)
 

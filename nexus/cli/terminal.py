@@ -36,9 +36,10 @@ from nexus.core.errors import (
     StoreUnavailableError,
 )
 from nexus.core.models import Identifier
-from nexus.core.ports import Row
+from nexus.core.ports import Row, Store
 from nexus.core.ports.store import TransferableStore
 from nexus.core.wire import explain
+from nexus.core.working_memory import WHOLE
 from nexus.log import configure_logging
 from nexus.services.session_state.merge import read_session_id
 from nexus.services.text.escape import PINNED_TAGS
@@ -58,6 +59,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 # Of a message of a context.
 _SHOWN_LINES: Final = 40
 _PAGE: Final = 50
+_MOST_SESSIONS: Final = 10
 SEE_MONGODB: Final = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
 _OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 _SEE_REDIS: Final = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
@@ -100,6 +102,25 @@ def session_settings(config: Path | None, owner: str, session: str) -> Settings:
 def is_utf8(text: str) -> bool:
     """Whether all of a word of the command line was UTF-8."""
     return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+async def require_session(store: Store, owner: str, session: str) -> None:
+    """A NexusError that names the owner's sessions where nothing at all is stored of this one."""
+    key, memory = (owner, session), store.memory
+    if (
+        await store.tail_messages(*key, WHOLE, limit=1)
+        or await store.turns.latest_turn(*key)
+        or await store.find_session_state(*key)
+        or await memory.latest_overview(*key)
+        or await memory.list_details(*key)
+        or await memory.latest_compaction(*key)
+    ):
+        return
+    found = await store.sessions(owner, limit=_MOST_SESSIONS + 1)
+    names = ", ".join(printable(each.session_id or "-") for each in found[:_MOST_SESSIONS])
+    more = " and more (nexus sessions list)" if len(found) > _MOST_SESSIONS else ""
+    there = f"there are: {names}{more}" if found else f"no other of {printable(owner)} has messages"
+    raise NexusError(f"there is no {session_named(owner, session)}; {there}")
 
 
 async def newest(field: str, limit: int, read: Callable[..., Awaitable[list[Row]]]) -> list[Row]:

@@ -22,6 +22,7 @@ from nexus.cli.terminal import (
     newest,
     print_result,
     printable,
+    require_session,
     run_on_store,
     session_named,
     session_settings,
@@ -113,6 +114,7 @@ def show(  # noqa: PLR0917  # typer makes options of them
 
 
 async def _latest(store: Store, key: tuple[str, str], search: str, limit: int) -> _Listed:
+    await require_session(store, *key)
     if search:
         numbers = [row["turn_number"] for row in await store.turns.search_turns(*key, search, limit=limit + 1)]
         documents = [row for number in numbers if (row := await store.turns.find_turn(*key, number))]

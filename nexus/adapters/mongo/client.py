@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
+from inspect import isawaitable
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import anyio
@@ -219,6 +220,14 @@ async def read_page(
     cursor = collection.find(query, projection, sort=order, limit=limit, batch_size=limit + 1)
     rows: list[Row] = await cursor.to_list(limit)
     return rows
+
+
+async def aggregated(collection: Any, pipeline: Sequence[Row], **options: Any) -> list[Row]:
+    """The documents that a pipeline gives."""
+    cursor = collection.aggregate(pipeline, **options)
+    # pymongo's asyncio client has a coroutine that returns the cursor; motor returns the cursor.
+    found: list[Row] = await (await cursor if isawaitable(cursor) else cursor).to_list(None)
+    return found
 
 
 async def claim_due(

@@ -9,7 +9,6 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from inspect import isawaitable
 from typing import Any, Final
 
 import anyio
@@ -19,6 +18,7 @@ from pymongo.errors import OperationFailure
 from nexus.adapters.mongo.client import (
     Calls,
     Operations,
+    aggregated,
     claim_due,
     driver_call,
     insert_call,
@@ -197,7 +197,7 @@ class MongoMemory(Operations):
     @driver_call
     async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
         """The newest version of each detail, by name, without `content`."""
-        return sorted(await _aggregated(self._details, newest_versions(of_session(owner_key, session_id))), key=_name)
+        return sorted(await aggregated(self._details, newest_versions(of_session(owner_key, session_id))), key=_name)
 
     @driver_call
     async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:
@@ -219,7 +219,7 @@ class MongoMemory(Operations):
         ]
         overview = [*_of_highest(session, "revision"), {"$set": {"_id": "overview"}}]
         found: dict[str, list[Row]] = {part: [] for part in ("overview", *parts)}
-        for row in await _aggregated(self._overviews, [*overview, *unions]):
+        for row in await aggregated(self._overviews, [*overview, *unions]):
             found[row.pop("_id")].append(row)
         noted = sorted(found["note"], key=lambda detail: (_moment(detail), _name(detail)), reverse=True)
         return NewestMemory(
@@ -364,13 +364,6 @@ def newest_versions(session: Row, kind: str | None = None) -> list[Row]:
 def _of_highest(session: Row, name: str) -> list[Row]:
     """The stages that give the document of a session with the highest revision or number."""
     return [{"$match": _numbered(session, name)}, {"$sort": {name: DESCENDING}}, {"$limit": 1}]
-
-
-async def _aggregated(collection: Any, pipeline: Sequence[Row]) -> list[Row]:
-    cursor = collection.aggregate(pipeline)
-    # pymongo's asyncio client has a coroutine that returns the cursor; motor returns the cursor.
-    found: list[Row] = await (await cursor if isawaitable(cursor) else cursor).to_list(None)
-    return found
 
 
 def _numbered(session: Row, name: str, before: int | None = None) -> Row:

@@ -26,6 +26,7 @@ from nexus.adapters.mongo.client import (
     Calls,
     Operations,
     Order,
+    aggregated,
     driver_call,
     insert_call,
     insert_until_duplicate,
@@ -56,8 +57,8 @@ from nexus.adapters.mongo.schema import (
 )
 from nexus.adapters.mongo.search import Search
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import AGENT_ID, INTERNAL, is_object_id
-from nexus.core.ports import Row, RunOrigin
+from nexus.core.models import AGENT_ID, INTERNAL, LONG_AGO, is_object_id, parse_moment
+from nexus.core.ports import Row, RunOrigin, SessionSummary
 from nexus.core.ports.store import LEFT_OUT, LONGEST_CONTENT, TextsOf
 from nexus.core.working_memory import Tail
 
@@ -212,6 +213,29 @@ class MongoMessages(Operations):
         """Up to `limit` rows of a run after the newest `skip`, newest first, of any role."""
         query = of_run(owner_key, run_id)
         return await self._rows.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
+
+    @driver_call
+    async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:
+        """Up to `limit` sessions that have rows, the one with the latest row first."""
+        times = {"first": {"$min": "$timestamp"}, "last": {"$max": "$timestamp"}}
+        stages: list[dict[str, Any]] = [
+            {"$match": {"owner_key": {"$eq": owner_key}}},
+            {"$group": {"_id": "$session_id", "messages": {"$sum": 1}, **times}},
+            {"$sort": {"last": DESCENDING, "_id": ASCENDING}},
+            {"$limit": limit},
+        ]
+        found = await aggregated(self._messages, stages)
+        summaries = [
+            SessionSummary(
+                row["_id"] if isinstance(row["_id"], str) else None,
+                row["messages"],
+                parse_moment(row["first"]),
+                parse_moment(row["last"]),
+            )
+            for row in found
+        ]
+        # As texts they are not in the order of time.
+        return sorted(summaries, key=lambda summary: summary.last or LONG_AGO, reverse=True)
 
     @driver_call
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:

@@ -33,4 +33,5 @@ from nexus.core.ports.store import MessageStore as MessageStore
 from nexus.core.ports.store import Past as Past
 from nexus.core.ports.store import RunOrigin as RunOrigin
 from nexus.core.ports.store import SessionStateStore as SessionStateStore
+from nexus.core.ports.store import SessionSummary as SessionSummary
 from nexus.core.ports.store import Store as Store

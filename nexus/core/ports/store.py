@@ -42,6 +42,19 @@ class RunOrigin:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """A session of an owner: how many rows it has, and the times of the first and the last, None where unreadable.
+
+    `session_id` is None for rows of other writers that name no session.
+    """
+
+    session_id: str | None
+    messages: int
+    first: datetime | None
+    last: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """What is there of a store.
 
@@ -168,6 +181,9 @@ class MessageStore(Protocol):
 
         `excerpt_chars` as for `newest_messages`.
         """
+
+    async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:
+        """Up to `limit` sessions that have rows, the one with the latest row first. Reads an index of all rows."""
 
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""

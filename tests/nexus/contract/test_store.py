@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure
 from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
 from nexus.core.models import new_row_id
-from nexus.core.ports import Row, RunOrigin, Store
+from nexus.core.ports import Row, RunOrigin, SessionSummary, Store
 from nexus.core.ports.store import (
     ARGUMENTS_LEFT_OUT,
     CALLS_LEFT_OUT,
@@ -30,7 +30,7 @@ from nexus.core.working_memory import WHOLE
 from nexus.services.memory.search import texts_of
 from tests.nexus.support.drivers import DRIVERS
 from tests.nexus.support.fakes import FakeStore
-from tests.nexus.support.rows import ids, moment, row
+from tests.nexus.support.rows import START, ids, moment, row
 
 # Owners that are not just a word: operators, patterns, look-alikes, and what a database might stumble over.
 OWNERS = ["", '{"$ne": ""}', "$ne", "^.*$", "o.", "O", "o ", "о", "o\x00", "null", "[]", "o" * 5_000]
@@ -132,6 +132,48 @@ async def insert_all(store: Store, rows: Sequence[Row]) -> None:
     """Record rows one after another."""
     for each in rows:
         assert await store.insert_message(each)
+
+
+async def test_sessions(place: Place) -> None:
+    """Those of an owner, the latest first, with rows of other writers: times that are texts, and no session at all."""
+    at = [START + timedelta(days=day) for day in range(6)]
+    rows: list[Row] = [
+        {"session_id": "s1", "timestamp": at[0]},
+        {"session_id": "s1", "timestamp": at[2]},
+        {"session_id": "早餐", "timestamp": at[3]},
+        {"timestamp": at[1]},
+        {"session_id": "bob's", "timestamp": at[4], "owner_key": "bob"},
+    ]
+    place.plant(
+        "messages", [{"owner_key": "ada", "run_id": "r", "role": "HUMAN", "content": "", **row} for row in rows]
+    )
+    async with place.open() as store:
+        found = await store.sessions("ada", limit=9)
+        assert found == [
+            SessionSummary("早餐", 1, at[3], at[3]),
+            SessionSummary("s1", 2, at[0], at[2]),
+            SessionSummary(None, 1, at[1], at[1]),
+        ]
+        assert await store.sessions("ada", limit=1) == found[:1]
+        assert await store.sessions("nobody", limit=9) == []
+
+
+async def test_sessions_with_texts_as_times(place: Place) -> None:
+    """They are read, and what is no time is none."""
+    rows = [("s1", "2026-01-02T03:04:05Z"), ("s2", "yesterday")]
+    place.plant(
+        "messages",
+        [
+            {"owner_key": "ada", "session_id": session, "run_id": "r", "role": "AI", "content": "", "timestamp": time}
+            for session, time in rows
+        ],
+    )
+    async with place.open() as store:
+        moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        assert await store.sessions("ada", limit=9) == [
+            SessionSummary("s1", 1, moment, moment),
+            SessionSummary("s2", 1, None, None),
+        ]
 
 
 async def test_a_row_comes_back_as_it_was(place: Place) -> None:

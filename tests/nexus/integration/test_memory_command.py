@@ -121,14 +121,13 @@ async def test_what_retention_removed(desk: Desk, db: _Database) -> None:
     ],
     ids=lambda value: ascii(value)[:50],
 )
-async def test_what_is_wrong_with_words(desk: Desk, words: Sequence[str], fault: str) -> None:
+async def test_what_is_wrong_with_words(desk: Desk, db: _Database, words: Sequence[str], fault: str) -> None:
     """One line and exit code 1."""
+    db["messages"].insert_one(a_row(0))
     assert (await desk.refused(*words)).startswith(fault)
 
 
 async def test_a_session_without_anything(desk: Desk, db: _Database) -> None:
     """The output says so, with its name."""
-    for command in ("show", "history", "check"):
-        assert await desk.said(command, *OF_S1) == "There is nothing of session s1 of ada.\n"
     db["messages"].insert_one(a_row(0))
     assert await desk.said("history", *OF_S1) == "Nothing is written down or compacted of session s1 of ada.\n"

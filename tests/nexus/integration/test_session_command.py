@@ -220,5 +220,5 @@ async def test_what_others_have_stored(desk: Desk, db: _Database, tmp_path: Path
     said = await desk.refused("export", *OF_S1, str(tmp_path / "s2"))
     assert said.startswith("session s1 of ada: overview 1 cannot be read: updated_at: ")
     nothing = await desk.refused("export", "--owner", "eve", str(tmp_path / "s2"))
-    assert nothing == "session default of eve: there is nothing of it"
+    assert nothing == "there is no session default of eve; no other of eve has messages"
     assert [*await run_sync(tmp_path.iterdir)] == [tmp_path / "s1"]

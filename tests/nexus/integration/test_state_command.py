@@ -240,9 +240,9 @@ async def test_what_others_have_stored(desk: StateDesk, states: Collection[dict[
         assert done.stderr == "nexus: 3 faults in what is kept, left out; the first: todos.items[1]: cannot be read\n"
         assert is_printable(done.stdout)
         assert "last" in done.stdout
-    nothing = await desk.run("show", "--owner", owner, "--session", NASTY)
-    assert is_printable(nothing.stdout)
-    assert "\\x1b[31mred" in nothing.stdout
+    nothing = await desk.refused("show", "--owner", owner, "--session", NASTY)
+    assert is_printable(nothing)
+    assert "\\x1b[31mred" in nothing
 
 
 async def test_a_terminal_of_another_encoding(desk: StateDesk, states: Collection[dict[str, Any]]) -> None:

@@ -126,7 +126,6 @@ async def test_a_list(desk: TurnsDesk) -> None:
     ]
     nowhere = await desk.said("list", *OF_S1, "--search", ".*")
     assert nowhere == "There are no turns of session s1 of ada with '.*'; 3 in all.\n"
-    assert await desk.said("list", "--owner", "ada") == "There are no turns of session default of ada.\n"
 
 
 async def test_one_turn(desk: TurnsDesk) -> None:

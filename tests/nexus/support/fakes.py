@@ -9,7 +9,7 @@ import bson
 from nexus.adapters.mongo.schema import id_text, origin_of
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import is_object_id, new_row_id, parse_moment, utc_now
-from nexus.core.ports import Inventory, Row, RunOrigin
+from nexus.core.ports import Inventory, Row, RunOrigin, SessionSummary
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.ports.store import (
     ARGUMENTS_LEFT_OUT,
@@ -221,6 +221,14 @@ class FakeStore:
         self._ask("run_messages")
         of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id]
         return [_excerpt(row, excerpt_chars) for row in of_run[skip : skip + limit]]
+
+    async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:
+        """Up to `limit` sessions that have rows, the one with the latest row first."""
+        self._ask("sessions")
+        times = dict[Any, list[datetime | None]]()
+        for row in self._of(owner_key):
+            times.setdefault(row.get("session_id"), []).append(parse_moment(row.get("timestamp")))
+        return [SessionSummary(name, len(found), found[-1], found[0]) for name, found in times.items()][:limit]
 
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""

@@ -30,6 +30,7 @@ COMMANDS = {
     "demo",
     "doctor",
     "dead-letters",
+    "sessions",
     "session",
     "memory",
     "state",
