@@ -257,6 +257,7 @@ def turn_settings(settings: Settings) -> TurnSettings:
     return TurnSettings(
         idle_s=settings.memory.turn_idle_s,
         summaries_at_once=settings.llm.max_concurrency,
+        max_calls=settings.llm.max_calls_per_turn,
         again_s=settings.llm.again_s,
         settled_s=settings.llm.settle_s,
     )
@@ -292,6 +293,7 @@ def refining_settings(settings: Settings) -> RefiningSettings:
         at_once=min(_REFINED_AT_ONCE, settings.llm.max_concurrency),
         again_s=settings.llm.again_s,
         max_input_tokens=settings.llm.max_input_tokens,
+        max_calls=settings.llm.max_calls_per_compaction,
         summary_max_tokens=settings.memory.summary_max_tokens,
     )
 

@@ -26,6 +26,7 @@ from nexus.adapters.llm_endpoint import (
     read_error_text,
 )
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
+from nexus.core.ports.model import Completion
 
 _log = structlog.get_logger(__name__)
 
@@ -33,6 +34,8 @@ _Format = Literal["json_schema", "json_object", "text"]
 _FORMATS: Final[tuple[_Format, ...]] = ("json_schema", "json_object", "text")
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _CLOSING_S: Final = 1.0
+# Of a count that an endpoint reports.
+_MOST_TOKENS: Final = 1 << 31
 # A rest of the breaker lasts up to this factor longer, so that replicas do not all come back at once.
 _LONGEST_FACTOR: Final = 1.25
 
@@ -157,8 +160,8 @@ class OpenAiModel:
         """For how many seconds from now every call fails at once; 0 when the next one is made."""
         return self._breaker.resting_s
 
-    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> str:
-        """The text of the model's answer; see the port. Half surrogate pairs, which no JSON can carry, become `?`."""
+    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> Completion:
+        """The model's answer; see the port. Half surrogate pairs, which no JSON can carry, become `?`."""
         request = {
             "model": self._name,
             "messages": [
@@ -168,7 +171,7 @@ class OpenAiModel:
         }
         asked_schema = {"name": schema_name, "schema": dict(schema), "strict": True}
         try:
-            text = await self._complete_in_some_format(request, asked_schema)
+            completion = await self._complete_in_some_format(request, asked_schema)
         except ModelUnavailableError as error:
             if not self._unavailable:
                 self._unavailable = True
@@ -177,19 +180,19 @@ class OpenAiModel:
         if self._unavailable:
             self._unavailable = False
             _log.info("model_available")
-        return text
+        return completion
 
-    async def _complete_in_some_format(self, request: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    async def _complete_in_some_format(self, request: Mapping[str, Any], schema: Mapping[str, Any]) -> Completion:
         for number in range(self._first_format, len(_FORMATS)):
             try:
-                text = await self._call({**request, **_response_format(_FORMATS[number], schema)})
+                completion = await self._call({**request, **_response_format(_FORMATS[number], schema)})
             except FormatRefusedError:
                 continue
             self._first_format = max(self._first_format, number)
-            return text
+            return completion
         raise ModelUnavailableError("every form of an answer is refused")
 
-    async def _call(self, request: Mapping[str, Any]) -> str:
+    async def _call(self, request: Mapping[str, Any]) -> Completion:
         async with self._places, self._breaker.call():
             try:
                 with anyio.fail_after(self._limits.timeout_s):
@@ -198,7 +201,9 @@ class OpenAiModel:
             except (OpenAIError, TimeoutError, ValueError, RecursionError) as error:
                 # Its text may quote addresses, header fields and words of the endpoint, so it is not chained.
                 raise read_error(error, self._limits.timeout_s) from None
-            return _text_of(completion)
+            usage = getattr(completion, "usage", None)
+            tokens = (_count_in(usage, name) for name in ("prompt_tokens", "completion_tokens"))
+            return Completion(_text_of(completion), *tokens)
 
 
 def _sendable(text: str) -> str:
@@ -209,6 +214,11 @@ def _response_format(form: _Format, schema: Mapping[str, Any]) -> dict[str, Any]
     if form == "json_schema":
         return {"response_format": {"type": form, "json_schema": schema}}
     return {"response_format": {"type": form}} if form == "json_object" else {}
+
+
+def _count_in(usage: object, name: str) -> int:
+    count = getattr(usage, name, 0)
+    return count if isinstance(count, int) and 0 <= count < _MOST_TOKENS else 0
 
 
 def _text_of(completion: object) -> str:

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from nexus.core.errors import ErrorCode
-from nexus.core.metrics import DeadLetterCause, Event, Part, Reading, Stage
+from nexus.core.metrics import CallOutcome, DeadLetterCause, Event, Part, Purpose, Reading, Stage
 from nexus.core.models import Topics, Why
 
 _log = structlog.get_logger(__name__)
@@ -48,6 +48,7 @@ _RESULTS: Final[Mapping[str, tuple[str, Mapping[Event, str]]]] = {
             Event.TURN_LOST: "lost",
             Event.SUMMARY_DELAYED: "model_away",
             Event.SUMMARY_REFUSED: "nonsense",
+            Event.SUMMARY_GIVEN_UP: "given_up",
         },
     ),
     "nexus_compactions": (
@@ -56,6 +57,7 @@ _RESULTS: Final[Mapping[str, tuple[str, Mapping[Event, str]]]] = {
             Event.COMPACTION_REFINED: "refined",
             Event.REFINING_DELAYED: "model_away",
             Event.REFINING_REFUSED: "nonsense",
+            Event.REFINING_GIVEN_UP: "given_up",
         },
     ),
     "nexus_tool_calls": (
@@ -108,6 +110,17 @@ class PrometheusMetrics:
         self._reasons = _series(registry, "nexus_left_out", "What contexts do not show.", "reason", reasons)
         causes = _values(DeadLetterCause)
         self._causes = _series(registry, "nexus_dead_letters", "Messages that could not be used.", "reason", causes)
+        calls = Counter("nexus_llm_calls", "Calls of the model.", ["purpose", "outcome"], registry=registry)
+        self._calls = {
+            (purpose, outcome): calls.labels(purpose.value, outcome.value)
+            for purpose in Purpose
+            for outcome in CallOutcome
+        }
+        text = "Tokens of calls of the model, as the endpoint reported them."
+        tokens = Counter("nexus_llm_tokens", text, ["purpose", "kind"], registry=registry)
+        self._tokens = {
+            purpose: [tokens.labels(purpose.value, kind) for kind in ("prompt", "completion")] for purpose in Purpose
+        }
         stages = Histogram(
             "nexus_stage_seconds", "Time that requests spend in a stage.", ["stage"], registry=registry, buckets=BUCKETS
         )
@@ -140,6 +153,15 @@ class PrometheusMetrics:
     def dead_letter(self, cause: DeadLetterCause) -> None:
         """A message became a dead letter."""
         _count(self._causes, cause)
+
+    def model_called(
+        self, purpose: Purpose, outcome: CallOutcome, prompt_tokens: int = 0, completion_tokens: int = 0
+    ) -> None:
+        """A model was called, and took so many tokens."""
+        if (purpose, outcome) in self._calls:
+            self._calls[purpose, outcome].inc()
+            for counter, tokens in zip(self._tokens[purpose], (prompt_tokens, completion_tokens), strict=True):
+                counter.inc(max(tokens, 0))
 
     def took(self, stage: Stage, seconds: float) -> None:
         """A stage of one request took `seconds`. A value that is no length of time is ignored."""

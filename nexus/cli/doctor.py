@@ -219,9 +219,9 @@ async def _check_model(settings: LlmSettings) -> str:
         if model is None:
             return "not configured: summaries are made by rules"
         started = anyio.current_time()
-        text = await model.complete(_QUESTION, "Is all well? Answer with JSON.", schema=_OK_SCHEMA, schema_name="ok")
+        answer = await model.complete(_QUESTION, "Is all well? Answer with JSON.", schema=_OK_SCHEMA, schema_name="ok")
         # Some models put a fence around it, or thoughts before it, which a summary may have too.
-        if '"ok"' not in text:
+        if '"ok"' not in answer.text:
             raise ModelUnavailableError(_NO_JSON)
         return f"{model.name} answers, {(anyio.current_time() - started) * 1_000:.0f} ms"
 

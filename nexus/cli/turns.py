@@ -162,7 +162,7 @@ def _lines(turn: Turn, levels: Sequence[Level]) -> list[str]:
         "time": f"{timestamp(turn.timestamp)} UTC",
         "run": turn.run_id,
         "status": turn.status.value,
-        "summary by": turn.summaries.source,
+        "summary by": turn.summaries.source + (f" (model given up: {turn.given_up})" if turn.given_up else ""),
         "messages": len(turn.messages),
         "tokens": f"{usage.total} (thinking {usage.thinking}, action {usage.action})",
     }

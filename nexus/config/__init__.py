@@ -225,6 +225,8 @@ class LlmSettings(_Section):
     retries: int = Field(default=2, ge=0, le=10)
     max_concurrency: int = Field(default=4, ge=1, le=64)
     max_input_tokens: int = Field(default=24_000, ge=1_000, le=2_000_000)
+    max_calls_per_turn: int = Field(default=8, ge=1, le=1_000)
+    max_calls_per_compaction: int = Field(default=20, ge=1, le=1_000)
     settle_s: float = Field(default=5, ge=0, le=600)
     again_s: float = Field(default=30, ge=0.1, le=86_400)
     breaker_failures: int = Field(default=5, ge=1, le=100)

@@ -35,6 +35,7 @@ class Event(StrEnum):
     TURN_LOST = "turn_lost"
     SUMMARY_DELAYED = "summary_delayed"  # a model could not be asked for a turn's summary
     SUMMARY_REFUSED = "summary_refused"  # a model answered without a summary of the turn
+    SUMMARY_GIVEN_UP = "summary_given_up"  # a turn keeps its summary by rules: a model's takes too many calls
     CALL_DONE = "call_done"
     # A call of a memory tool was not done, since it is not allowed; the model was told why.
     CALL_REFUSED = "call_refused"
@@ -43,6 +44,7 @@ class Event(StrEnum):
     COMPACTION_REFINED = "compaction_refined"
     REFINING_DELAYED = "refining_delayed"  # as SUMMARY_DELAYED, for compacted messages
     REFINING_REFUSED = "refining_refused"  # as SUMMARY_REFUSED, for compacted messages
+    REFINING_GIVEN_UP = "refining_given_up"  # as SUMMARY_GIVEN_UP, for compacted messages
     ROW_REMOVED = "row_removed"  # by retention, as the next four
     TURN_REMOVED = "turn_removed"
     REVISION_REMOVED = "revision_removed"  # also beyond `memory.keep_revisions`
@@ -60,6 +62,22 @@ class Stage(StrEnum):
     BUILD = "build"  # the whole build, with `GATHER`, `ASSEMBLE` and the wait for the input to be recorded
     FINISH = "finish"  # keeping and publishing the answer
     TOTAL = "total"  # from the arrival to the published answer, whatever the answer is
+
+
+class Purpose(StrEnum):
+    """What a model is called for."""
+
+    TURN = "turn"  # the summary of a turn
+    COMPACTION = "compaction"  # the summary of compacted messages
+
+
+class CallOutcome(StrEnum):
+    """What became of a call of a model."""
+
+    USED = "used"
+    UNUSABLE = "unusable"  # it answered without a summary
+    TOO_LONG = "too_long"  # it takes no prompt of that length
+    UNAVAILABLE = "unavailable"
 
 
 class Part(StrEnum):
@@ -121,6 +139,11 @@ class Metrics(Protocol):
     def dead_letter(self, cause: DeadLetterCause) -> None:
         """A message became a dead letter."""
 
+    def model_called(
+        self, purpose: Purpose, outcome: CallOutcome, prompt_tokens: int = 0, completion_tokens: int = 0
+    ) -> None:
+        """A model was called, and took so many tokens."""
+
     def took(self, stage: Stage, seconds: float) -> None:
         """A stage of one request took so long."""
 
@@ -140,4 +163,4 @@ class NoMetrics:
     def count(self, *_args: Any, **_options: Any) -> None:
         """Forget it, as every other operation does."""
 
-    answered = degraded = left_out = dead_letter = took = stalled = read_from = backlog_from = count
+    answered = degraded = left_out = dead_letter = model_called = took = stalled = read_from = backlog_from = count

@@ -132,6 +132,7 @@ class Turn(_Part):
         messages: ids of the recorded messages, in order.
         removed: `_id`s of their rows that retention removed.
         insights: short statements worth keeping.
+        given_up: why no model is asked for a summary any more; `""` unless one was asked in vain.
     """
 
     id: Identifier
@@ -150,6 +151,7 @@ class Turn(_Part):
     summaries: Summaries
     insights: Texts = ()
     token_usage: TokenUsage = TokenUsage()
+    given_up: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 - Due work stands in a document as `work` and `due_at`. A claim puts `due_at` off for a short time, again and again, so
   that work left undone by a replica that was stopped or killed is done by another one, or by itself when it is back.
 - A model that cannot be asked is asked again after pauses that double, up to ten minutes: one document that it always
-  refuses must not hold up the others. After unusable replies the pauses double up to a day, and end after weeks.
+  refuses must not hold up the others. After unusable replies the pauses double up to a day, and end after weeks or
+  with the last call that is allowed.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -186,7 +187,7 @@ async def _hold(
             await do(claimed)
         if handler.failed:
             with OuterHandler(metrics, _TASK), suppress(StoreUnavailableError, StoreRejectedError):
-                await claimed.finish(after_unusable_reply(claimed.document, _AFTER_FAULT_S))
+                await claimed.finish(after_unusable_reply(claimed.document, _AFTER_FAULT_S, "an unexpected error"))
             # Where that was not written, the piece is left to the next claim, when this one has run out.
             claimed.abandon()
 
@@ -207,11 +208,14 @@ def after_delay(document: Row, again_s: float) -> dict[str, Any]:
     return {"delays": delays + 1, "due_at": utc_now() + _pause(again_s, delays, _LONGEST_DELAY)}
 
 
-def after_unusable_reply(document: Row, again_s: float) -> dict[str, Any]:
-    """The changes to a document for which the model gave an unusable reply; the last time nothing is due any more."""
+def after_unusable_reply(document: Row, again_s: float, reason: str, *, is_last: bool = False) -> dict[str, Any]:
+    """The changes to a document for which the model gave an unusable reply.
+
+    The last time, also when `is_last`, nothing is due any more, and `given_up` has the reason.
+    """
     attempts = count_in(document, "attempts") + 1
-    if attempts >= _MOST_ATTEMPTS:
-        return {"attempts": attempts, **NOTHING_DUE}
+    if is_last or attempts >= _MOST_ATTEMPTS:
+        return {"attempts": attempts, "given_up": reason, **NOTHING_DUE}
     return {"attempts": attempts, "due_at": utc_now() + _pause(again_s, attempts - 1, _LONGEST_PAUSE)}
 
 

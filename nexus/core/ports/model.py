@@ -1,7 +1,17 @@
 """A language model behind an OpenAI-compatible endpoint, and a counter of its tokens (contract §6, §7)."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A model's answer, unchecked, and the tokens that it took as the endpoint reports them; 0 where it does not."""
+
+    text: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
 
 class LanguageModel(Protocol):
@@ -21,8 +31,8 @@ class LanguageModel(Protocol):
     def resting_s(self) -> float:
         """For how many seconds from now every call fails at once; 0 when the next one is made."""
 
-    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> str:
-        """The text of the model's answer to the instructions `system` and the material `user`, unchecked.
+    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> Completion:
+        """The model's answer to the instructions `system` and the material `user`.
 
         An endpoint without schemas is only asked to follow the JSON schema, whose name is `[a-z_]+`.
         """

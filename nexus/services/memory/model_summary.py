@@ -21,6 +21,7 @@ from typing import Any, Final
 from anyio import to_thread
 
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
+from nexus.core.metrics import Metrics, NoMetrics, Purpose
 from nexus.core.models import parse_moment
 from nexus.core.ports import LanguageModel, Row, TokenCounter
 from nexus.services.history.run_facts import entries_of, read_facts
@@ -28,6 +29,7 @@ from nexus.services.text.digest import has_figure
 from nexus.services.text.model_reply import (
     BETWEEN,
     LEAST_ROOM,
+    CallLimit,
     Entry,
     SummaryModel,
     UnusableReplyError,
@@ -162,32 +164,43 @@ def _fault_of(summary: Any, evidence: Evidence) -> str | None:
 class SummaryWriter:
     """Has a model write summaries. Of a prompt's `max_input_tokens`, each token counts as three bytes of UTF-8."""
 
-    def __init__(self, model: LanguageModel, counter: TokenCounter, *, max_input_tokens: int = 24_000) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        counter: TokenCounter,
+        *,
+        max_input_tokens: int = 24_000,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._counter = counter
         task = len(SummaryPrompt("", (), _MANY, _MANY).system().encode())
         # Bytes of a document; fewer, once the model has found a prompt too long.
         self.room = max(max_input_tokens * BYTES_A_TOKEN - task, LEAST_ROOM)
-        self._model = SummaryModel[str](model, SCHEMA, SCHEMA_NAME, _KEPT_PARTS)
+        metrics = metrics or NoMetrics()
+        self._model = SummaryModel[str](model, SCHEMA, SCHEMA_NAME, _KEPT_PARTS, Purpose.COMPACTION, metrics)
 
-    def begin(self, before: str, most_tokens: int, *, by_model: bool = False) -> "SummaryInProgress":
+    def begin(self, before: str, most_tokens: int, calls: CallLimit, *, by_model: bool = False) -> "SummaryInProgress":
         """Begin a summary that goes on from `before`, `""` for none; its language is kept where a model wrote it."""
-        return SummaryInProgress(self, before, most_tokens, language_of(before) if by_model else None)
+        return SummaryInProgress(self, before, most_tokens, calls, language_of(before) if by_model else None)
 
-    async def ask(self, prompt: SummaryPrompt, least: int) -> str:
+    async def ask(self, prompt: SummaryPrompt, least: int, calls: CallLimit) -> str:
         """The model's summary, new or kept; raises as `SummaryModel.ask` does."""
         read = partial(prompt.read_reply, least=least, counter=self._counter)
         about = f"{prompt.most_tokens}\n{prompt.most_bytes}\n{least}"
-        return await self._model.ask_once(about, prompt.system, prompt.user, read)
+        return await self._model.ask_once(about, prompt.system, prompt.user, read, calls)
 
 
 class SummaryInProgress:
     """One summary: the part that is written, and the entries that are not in it yet. See `SummaryWriter.begin`."""
 
-    def __init__(self, writer: SummaryWriter, before: str, most_tokens: int, language: str | None) -> None:
+    def __init__(
+        self, writer: SummaryWriter, before: str, most_tokens: int, calls: CallLimit, language: str | None
+    ) -> None:
         self._writer = writer
         self._room = writer.room
         self._so_far = before
         self._most_tokens = most_tokens
+        self._calls = calls
         self._language = language
         self._waiting: deque[tuple[Entry, int]] = deque()
         self._size = 0
@@ -221,7 +234,7 @@ class SummaryInProgress:
         most_tokens = min(self._most_tokens, most_bytes // _LONG_TOKEN)
         prompt = SummaryPrompt(self._so_far, entries, most_tokens, most_bytes, language)
         try:
-            summary = await self._writer.ask(prompt, 0 if self._waiting else least)
+            summary = await self._writer.ask(prompt, 0 if self._waiting else least, self._calls)
         except PromptTooLongError:
             self._prepend(entries)
             if self._room <= LEAST_ROOM:

@@ -5,6 +5,7 @@ Work that is due stands in the compactions and is claimed there one by one, as f
 | field | meaning |
 |---|---|
 | `work`, `due_at` | `refine`, or None; and from when on |
+| `calls` | how many replies the model has given for it; beyond `max_calls` the summary by rules stays |
 | `attempts`, `delays` | how often a reply was unusable, and how often the model could not be asked |
 | `waits` | the `due_at` of one that waits for the one before it |
 
@@ -47,7 +48,7 @@ from nexus.services.due_work import (
 )
 from nexus.services.memory.documents import read_all
 from nexus.services.memory.model_summary import SummaryWriter
-from nexus.services.text.model_reply import UnusableReplyError
+from nexus.services.text.model_reply import CallLimit, TooManyCallsError, UnusableReplyError
 from nexus.services.text.sentences import weight
 
 _log = structlog.get_logger(__name__)
@@ -69,6 +70,8 @@ class RefiningSettings(WorkSettings):
     # Of one prompt.
     max_input_tokens: int = 24_000
     summary_max_tokens: int = 1_500
+    # Replies of the model for one compaction, over all attempts.
+    max_calls: int = 20
 
 
 class SummaryRefiner:
@@ -92,8 +95,10 @@ class SummaryRefiner:
         self._model = model
         self._counter = counter
         self.settings = settings or RefiningSettings()
-        self._writer = SummaryWriter(model, counter, max_input_tokens=self.settings.max_input_tokens)
         self._metrics = metrics or NoMetrics()
+        self._writer = SummaryWriter(
+            model, counter, max_input_tokens=self.settings.max_input_tokens, metrics=self._metrics
+        )
         self._signal = WorkSignal()
 
     @asynccontextmanager
@@ -161,30 +166,36 @@ class SummaryRefiner:
             await self._release_next(document)
 
     async def _changes(self, document: Row, before: Row | None) -> Mapping[str, Any]:
+        calls = CallLimit(self.settings.max_calls, count_in(document, "calls"))
         try:
-            summary = await self._summary(document, before)
+            summary = await self._summary(document, before, calls)
         except ModelUnavailableError:
             # The adapter logs it.
             self._metrics.count(Event.REFINING_DELAYED)
-            return after_delay(document, self.settings.again_s)
-        except UnusableReplyError as error:
-            self._metrics.count(Event.REFINING_REFUSED)
-            changes = after_unusable_reply(document, self.settings.again_s)
-            attempts = changes["attempts"]
-            _log.warning("refining_refused", run_id=document.get("run_id"), reason=str(error), attempts=attempts)
-            return changes
+            return {**after_delay(document, self.settings.again_s), "calls": calls.taken}
+        except (UnusableReplyError, TooManyCallsError) as error:
+            is_last = calls.is_reached or isinstance(error, TooManyCallsError)
+            changes = after_unusable_reply(document, self.settings.again_s, str(error), is_last=is_last)
+            told = {"run_id": document.get("run_id"), "reason": str(error), "calls": calls.taken}
+            if "given_up" in changes:
+                self._metrics.count(Event.REFINING_GIVEN_UP)
+                _log.warning("refining_given_up", **told)
+            else:
+                self._metrics.count(Event.REFINING_REFUSED)
+                _log.warning("refining_refused", **told)
+            return {**changes, "calls": calls.taken}
         if summary is None:
             return NOTHING_DUE
         return {**NOTHING_DUE, "summary": summary, "source": _BY_MODEL, "tokens_after": self._counter.count(summary)}
 
-    async def _summary(self, document: Row, before: Row | None) -> str | None:
+    async def _summary(self, document: Row, before: Row | None, calls: CallLimit) -> str | None:
         """The model's summary; None where the rows are gone or hold nothing to tell."""
         (compaction,) = _read(document)
         ids = compaction.rows
         by_model = before is not None and before.get("source") == _BY_MODEL
         earlier = before["summary"] if before else ""
         most = self.settings.summary_max_tokens
-        summary = self._writer.begin(earlier, min(most, compaction.summary_tokens or most), by_model=by_model)
+        summary = self._writer.begin(earlier, min(most, compaction.summary_tokens or most), calls, by_model=by_model)
         for start in range(0, len(ids), _ROWS_AT_ONCE):
             page = ids[start : start + _ROWS_AT_ONCE]
             found = {row["_id"]: row for row in await self._messages.messages_of_ids(document["owner_key"], page)}

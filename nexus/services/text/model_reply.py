@@ -24,8 +24,10 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 from anyio import to_thread
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
-from nexus.core.errors import NexusError
+from nexus.core.errors import ModelUnavailableError, NexusError, PromptTooLongError
+from nexus.core.metrics import CallOutcome, Metrics, Purpose
 from nexus.core.ports import LanguageModel
+from nexus.core.ports.model import Completion
 from nexus.core.turns import Structured, Summaries
 from nexus.services.text.sentences import between_words, leading, size, slices, weight
 from nexus.services.text.summary_checks import NAMES, Evidence, failure_in, name_of, refusal_in
@@ -148,39 +150,95 @@ class UnusableReplyError(NexusError):
     """The reply of a model cannot be used. The message names the fault and quotes nothing of the reply."""
 
 
+class TooManyCallsError(NexusError):
+    """A summary would take more calls of the model than are allowed."""
+
+
+@dataclass(slots=True)
+class CallLimit:
+    """How many replies of the model one summary may take, over all attempts, and how many it has taken."""
+
+    most: int
+    taken: int = 0
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether no call is left."""
+        return self.taken >= self.most
+
+    def check(self, calls: int) -> None:
+        """TooManyCallsError where the summary takes so many calls in all, and fewer are allowed."""
+        if calls > self.most:
+            raise TooManyCallsError(f"it takes more than {self.most} calls of the model")
+
+
 class SummaryModel(Generic[_Summary]):
     """A model that is asked for summaries in this schema; so many of its replies are kept."""
 
-    def __init__(self, model: LanguageModel, schema: Mapping[str, Any], schema_name: str, most_kept: int) -> None:
+    def __init__(  # noqa: PLR0917  # one for each part of a question
+        self,
+        model: LanguageModel,
+        schema: Mapping[str, Any],
+        schema_name: str,
+        most_kept: int,
+        purpose: Purpose,
+        metrics: Metrics,
+    ) -> None:
         self._model = model
         self._schema, self._schema_name = schema, schema_name
         self._most_kept = most_kept
+        self._purpose = purpose
+        self._metrics = metrics
         self._kept: OrderedDict[bytes, _Summary] = OrderedDict()
 
-    async def ask(self, task: Callable[[str], str], user: str, read: Callable[[str], _Summary]) -> _Summary:
+    async def ask(
+        self, task: Callable[[str], str], user: str, read: Callable[[str], _Summary], calls: CallLimit
+    ) -> _Summary:
         """The summary that `read` finds in the reply; at the second attempt if the first reply is unusable.
 
-        `task` is the system message for the fault of the first reply, `""` for none. Raises UnusableReplyError, or
-        ModelUnavailableError and PromptTooLongError as the model does.
+        `task` is the system message for the fault of the first reply, `""` for none. Raises UnusableReplyError,
+        TooManyCallsError before a call that is not allowed, or ModelUnavailableError and PromptTooLongError as the
+        model does.
         """
-
-        async def attempt(fault: str) -> _Summary:
-            text = await self._model.complete(task(fault), user, schema=self._schema, schema_name=self._schema_name)
-            return await to_thread.run_sync(read, text)
-
+        calls.check(calls.taken + 1)
         try:
-            return await attempt("")
+            return await self._attempt(task(""), user, read, calls)
         except UnusableReplyError as error:
+            if calls.is_reached:
+                raise
             fault = str(error)
-        return await attempt(fault)
+        return await self._attempt(task(fault), user, read, calls)
+
+    async def _attempt(self, task: str, user: str, read: Callable[[str], _Summary], calls: CallLimit) -> _Summary:
+        try:
+            done = await self._model.complete(task, user, schema=self._schema, schema_name=self._schema_name)
+        except PromptTooLongError:
+            self._count(CallOutcome.TOO_LONG)
+            raise
+        except ModelUnavailableError:
+            # It takes nothing of the limit: the call is made again when the model is there.
+            self._count(CallOutcome.UNAVAILABLE)
+            raise
+        calls.taken += 1
+        try:
+            summary = await to_thread.run_sync(read, done.text)
+        except UnusableReplyError:
+            self._count(CallOutcome.UNUSABLE, done)
+            raise
+        self._count(CallOutcome.USED, done)
+        return summary
+
+    def _count(self, outcome: CallOutcome, done: Completion | None = None) -> None:
+        tokens = (done.prompt_tokens, done.completion_tokens) if done else (0, 0)
+        self._metrics.model_called(self._purpose, outcome, *tokens)
 
     async def ask_once(
-        self, about: str, task: Callable[[str], str], user: str, read: Callable[[str], _Summary]
+        self, about: str, task: Callable[[str], str], user: str, read: Callable[[str], _Summary], calls: CallLimit
     ) -> _Summary:
         """The same, or the kept summary of the same user message, with the same words `about` it."""
         key = hashlib.sha256(f"{about}\n{user}".encode("utf-8", "replace")).digest()
         if key not in self._kept:
-            self._kept[key] = await self.ask(task, user, read)
+            self._kept[key] = await self.ask(task, user, read, calls)
         summary = self._kept[key]
         if len(self._kept) > self._most_kept:
             self._kept.popitem(last=False)

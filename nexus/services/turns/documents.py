@@ -10,6 +10,7 @@ Besides the fields of `nexus.core.turns.Turn`, a document has the work that is d
 | `rows` | how many rows its summaries stand for |
 | `rows_gone` | retention has removed them |
 | `attempts` | how often a model gave an unusable reply |
+| `calls` | how many replies the model has given for its summary, over all attempts |
 | `delays` | how often the model could not be asked |
 | `overtaken` | a later turn of the session began before this one was over, and nothing of it was recorded since |
 
@@ -264,7 +265,7 @@ def _changes_at_end(document: Row, facts: TurnFacts, rows: int, summarise_at: da
         return {**changes, **NOTHING_DUE}
     if not _says_all(document, facts):
         changes |= {"summaries": summarise_by_rules(facts).model_dump(), "insights": []}
-    return {**changes, "work": SUMMARISE, "due_at": summarise_at, "attempts": 0, "delays": 0}
+    return {**changes, "work": SUMMARISE, "due_at": summarise_at, "attempts": 0, "delays": 0, "given_up": ""}
 
 
 def _says_all(document: Row, facts: TurnFacts) -> bool:

@@ -17,12 +17,14 @@ from typing import Any, Final
 from anyio import to_thread
 
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
+from nexus.core.metrics import Metrics, NoMetrics, Purpose
 from nexus.core.ports import LanguageModel
 from nexus.services.history.run_facts import TurnFacts, entries_of
 from nexus.services.text.model_reply import (
     LEAST_ROOM,
     SCHEMA,
     SCHEMA_NAME,
+    CallLimit,
     Entry,
     Reply,
     SummaryModel,
@@ -122,17 +124,22 @@ def _goal_in(room: int, goal: str) -> str:
 class Summariser:
     """Summarises turns by a model, in prompts of so many tokens; a token is taken for three bytes of UTF-8."""
 
-    def __init__(self, model: LanguageModel, *, max_input_tokens: int = 24_000) -> None:
-        self._model = SummaryModel[Reply](model, SCHEMA, SCHEMA_NAME, _RECENT_PARTS)
+    def __init__(self, model: LanguageModel, *, max_input_tokens: int = 24_000, metrics: Metrics | None = None) -> None:
+        metrics = metrics or NoMetrics()
+        self._model = SummaryModel[Reply](model, SCHEMA, SCHEMA_NAME, _RECENT_PARTS, Purpose.TURN, metrics)
         self._room = room_in(max_input_tokens)
 
-    async def summarise(self, facts: TurnFacts) -> Reply:
-        """All three depths and a few insights; ModelUnavailableError or UnusableReplyError where there are none."""
+    async def summarise(self, facts: TurnFacts, calls: CallLimit) -> Reply:
+        """All three depths and a few insights.
+
+        Raises ModelUnavailableError, UnusableReplyError or TooManyCallsError where there are none; `calls` then has the
+        calls that were made.
+        """
         evidence = await to_thread.run_sync(evidence_of, facts)
         room = self._room
         while True:
             try:
-                reply = await self._summary(facts, evidence, room)
+                reply = await self._summary(facts, evidence, room, calls)
             except PromptTooLongError:
                 if room <= LEAST_ROOM:
                     tokens = LEAST_ROOM // BYTES_A_TOKEN
@@ -142,30 +149,34 @@ class Summariser:
                 self._room = min(self._room, room)
                 return reply
 
-    async def _summary(self, facts: TurnFacts, evidence: Evidence, room: int) -> Reply:
+    async def _summary(self, facts: TurnFacts, evidence: Evidence, room: int, calls: CallLimit) -> Reply:
         """The summary of the turn in prompts of that size."""
         prompts = await to_thread.run_sync(prompts_of, facts, room)
         if len(prompts) == 1:
             task = partial(prompts[0].system, evidence.language)
-            return await self._model.ask(task, prompts[0].user, partial(read_reply, evidence=evidence))
-        replies = [await self._part(prompt, evidence.of_part) for prompt in prompts]
+            return await self._model.ask(task, prompts[0].user, partial(read_reply, evidence=evidence), calls)
+        # One for each part, and one to join them.
+        calls.check(len(prompts) + 1)
+        replies = [await self._part(prompt, evidence.of_part, calls) for prompt in prompts]
         while len(replies) > 1:
-            replies = await self._joined(replies, facts.goal, evidence, room)
+            replies = await self._joined(replies, facts.goal, evidence, room, calls)
         return replies[0]
 
-    async def _joined(self, replies: list[Reply], goal: str, whole: Evidence, room: int) -> list[Reply]:
+    async def _joined(
+        self, replies: list[Reply], goal: str, whole: Evidence, room: int, calls: CallLimit
+    ) -> list[Reply]:
         fewer: list[Reply] = []
         taken = 0
         prompts = prompts_of_parts(goal, replies, room)
         evidence = whole if len(prompts) == 1 else whole.of_part
         for prompt, count in prompts:
-            fewer.append(await self._part(prompt, evidence) if count > 1 else replies[taken])
+            fewer.append(await self._part(prompt, evidence, calls) if count > 1 else replies[taken])
             taken += count
         return fewer
 
-    async def _part(self, prompt: Prompt, evidence: Evidence) -> Reply:
+    async def _part(self, prompt: Prompt, evidence: Evidence, calls: CallLimit) -> Reply:
         task, read = partial(prompt.system, evidence.language), partial(read_reply, evidence=evidence)
-        return await self._model.ask_once(prompt.what, task, prompt.user, read)
+        return await self._model.ask_once(prompt.what, task, prompt.user, read, calls)
 
 
 def evidence_of(facts: TurnFacts) -> Evidence:

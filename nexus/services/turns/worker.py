@@ -31,9 +31,10 @@ from nexus.services.due_work import (
     after_delay,
     after_unusable_reply,
     claim_due,
+    count_in,
     run_due_work,
 )
-from nexus.services.text.model_reply import UnusableReplyError
+from nexus.services.text.model_reply import CallLimit, TooManyCallsError, UnusableReplyError
 from nexus.services.turns.documents import (
     OVERTAKEN,
     changes_by_refusal,
@@ -59,12 +60,14 @@ class TurnSettings(WorkSettings):
     Attributes:
         idle_s: seconds of silence after which a turn is over although it has no answer.
         summaries_at_once: turns that are with the model at once.
+        max_calls: replies of the model that the summary of one turn may take, over all attempts.
         settled_s: seconds of silence after which nothing of a run is on its way any more; in streams each replica
             records its share of the messages at its own pace.
     """
 
     idle_s: float = 300.0
     summaries_at_once: int = 4
+    max_calls: int = 8
     settled_s: float = 5.0
 
 
@@ -83,8 +86,10 @@ class TurnWorker:
     ) -> None:
         self._store = store
         self._model = model
-        self._summariser = Summariser(model, max_input_tokens=max_input_tokens) if model else None
         self._metrics = metrics or NoMetrics()
+        self._summariser = (
+            Summariser(model, max_input_tokens=max_input_tokens, metrics=self._metrics) if model else None
+        )
         self._messages = messages
         self._to_close, self._to_summarise = WorkSignal(), WorkSignal()
         self.settings = settings or TurnSettings()
@@ -185,19 +190,27 @@ class TurnWorker:
             self._to_close.notify()
             return
         facts = await to_thread.run_sync(facts_of, turn, rows)
+        calls = CallLimit(self.settings.max_calls, count_in(turn, "calls"))
         try:
-            made = await summariser.summarise(facts)
+            made = await summariser.summarise(facts, calls)
         except ModelUnavailableError:
             # The adapter of the model logs why.
             self._metrics.count(Event.SUMMARY_DELAYED)
-            await claimed.finish(after_delay(turn, self.settings.again_s))
-        except UnusableReplyError as error:
-            self._metrics.count(Event.SUMMARY_REFUSED)
-            changes = after_unusable_reply(turn, self.settings.again_s)
-            _log.warning("summary_refused", run_id=turn["run_id"], reason=str(error), attempts=changes["attempts"])
-            await claimed.finish(changes)
+            await claimed.finish({**after_delay(turn, self.settings.again_s), "calls": calls.taken})
+        except (UnusableReplyError, TooManyCallsError) as error:
+            is_last = calls.is_reached or isinstance(error, TooManyCallsError)
+            changes = after_unusable_reply(turn, self.settings.again_s, str(error), is_last=is_last)
+            told = {"run_id": turn["run_id"], "reason": str(error), "calls": calls.taken}
+            if "given_up" in changes:
+                self._metrics.count(Event.SUMMARY_GIVEN_UP)
+                _log.warning("summary_given_up", **told)
+            else:
+                self._metrics.count(Event.SUMMARY_REFUSED)
+                _log.warning("summary_refused", **told)
+            await claimed.finish({**changes, "calls": calls.taken})
         else:
-            if await claimed.finish(changes_by_summary(made.summaries, made.insights)):
+            changes = {**changes_by_summary(made.summaries, made.insights), "calls": calls.taken}
+            if await claimed.finish(changes):
                 self._metrics.count(Event.TURN_SUMMARISED)
 
 

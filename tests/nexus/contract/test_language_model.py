@@ -39,13 +39,13 @@ async def adapter(mind: FakeModel) -> AsyncIterator[LanguageModel]:
     async def behave(exchange: Exchange) -> None:
         asked = exchange.asked
         try:
-            text = await mind.complete(asked.system, asked.user, schema=SCHEMA, schema_name="a_name")
+            said = await mind.complete(asked.system, asked.user, schema=SCHEMA, schema_name="a_name")
         except ModelUnavailableError:
             await status(500)(exchange)
         except PromptTooLongError:
             await status(400, {"code": "context_length_exceeded"})(exchange)
         else:
-            await exchange.say(text)
+            await exchange.say(said.text)
 
     async with model_server(behave) as server, open_llm(server.base_url, "sk-1", "m", LIMITS) as model:
         yield model
@@ -66,7 +66,7 @@ def mind() -> FakeModel:
 
 async def ask(model: LanguageModel, system: str = "Do it.", user: str = "{}") -> str:
     """What the model says."""
-    return await model.complete(system, user, schema=SCHEMA, schema_name="a_name")
+    return (await model.complete(system, user, schema=SCHEMA, schema_name="a_name")).text
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=[repr(text[:10]) for text in TEXTS])
@@ -84,6 +84,13 @@ async def test_the_prompt_as_it_is(opened: Opened, mind: FakeModel, text: str) -
     async with opened(mind) as model:
         await ask(model, f"a{text}", f"b{text}")
     assert mind.asked == [(f"a{text}", f"b{text}")]
+
+
+async def test_the_tokens_that_it_took(opened: Opened, mind: FakeModel) -> None:
+    """As the endpoint reports them."""
+    async with opened(mind) as model:
+        done = await model.complete("Do it.", "{}", schema=SCHEMA, schema_name="a_name")
+    assert (done.text, done.prompt_tokens > 0, done.completion_tokens > 0) == ("well", True, True)
 
 
 async def test_half_a_surrogate_pair(opened: Opened, mind: FakeModel) -> None:

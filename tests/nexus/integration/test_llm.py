@@ -33,7 +33,7 @@ from nexus.connections import open_model
 
 async def main():
     async with open_model(LlmSettings(base_url=sys.argv[1], model="m")) as model:
-        print(await model.complete("JSON", "?", schema={}, schema_name="x"))
+        print((await model.complete("JSON", "?", schema={}, schema_name="x")).text)
 
 anyio.run(main)
 """

@@ -6,10 +6,11 @@ from typing import Any
 import anyio
 
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
+from nexus.core.ports.model import Completion
 
 
 class FakeModel:
-    """`nexus.core.ports.LanguageModel` in memory.
+    """`nexus.core.ports.LanguageModel` in memory. A call takes 100 tokens, and its answer ten.
 
     Args:
         answer: what it says to a system and a user message.
@@ -42,7 +43,7 @@ class FakeModel:
         """Whether it was asked at all."""
         return bool(self.asked)
 
-    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> str:
+    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> Completion:
         """The next reply of the script, and after them that of `answer`."""
         assert schema["type"] == "object"
         assert schema_name.isidentifier()
@@ -55,4 +56,4 @@ class FakeModel:
         if self.hangs:
             await anyio.sleep_forever()
         scripted = self.script.pop(0) if self.script else self.answer(system, user)
-        return scripted if isinstance(scripted, str) else scripted()
+        return Completion(scripted if isinstance(scripted, str) else scripted(), 100, 10)

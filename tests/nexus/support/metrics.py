@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from nexus.core.errors import ErrorCode
-from nexus.core.metrics import DeadLetterCause, Event, Part, Reading, Stage
+from nexus.core.metrics import CallOutcome, DeadLetterCause, Event, Part, Purpose, Reading, Stage
 from nexus.core.models import Why
 
 
@@ -13,6 +13,7 @@ class RecordingMetrics:
 
     Attributes:
         counted: how often each event, outcome (None is a success), part, reason and cause was reported.
+        called, tokens: how often a model was called, and how many tokens all calls took.
         stalls: how late the loop was, in order.
         stages: of what length of time was reported, in order.
         readings, backlogs: where numbers are read from.
@@ -20,6 +21,8 @@ class RecordingMetrics:
 
     def __init__(self) -> None:
         self.counted: Counter[Event | ErrorCode | Part | Why | DeadLetterCause | None] = Counter()
+        self.called: Counter[tuple[Purpose, CallOutcome]] = Counter()
+        self.tokens: Counter[Purpose] = Counter()
         self.stages: list[Stage] = []
         self.stalls: list[float] = []
         self.readings: dict[Reading, Callable[[], float]] = {}
@@ -44,6 +47,13 @@ class RecordingMetrics:
     def dead_letter(self, cause: DeadLetterCause) -> None:
         """A message became a dead letter."""
         self.counted[cause] += 1
+
+    def model_called(
+        self, purpose: Purpose, outcome: CallOutcome, prompt_tokens: int = 0, completion_tokens: int = 0
+    ) -> None:
+        """A model was called."""
+        self.called[purpose, outcome] += 1
+        self.tokens[purpose] += prompt_tokens + completion_tokens
 
     def took(self, stage: Stage, seconds: float) -> None:
         """A stage of one request took so long."""

@@ -33,7 +33,7 @@ async def asked(
 
 async def ask(model: OpenAiModel) -> str:
     """The model's reply."""
-    return await model.complete("Answer with JSON.", "?", schema=SCHEMA, schema_name="answer")
+    return (await model.complete("Answer with JSON.", "?", schema=SCHEMA, schema_name="answer")).text
 
 
 async def refusal(model: OpenAiModel) -> str:

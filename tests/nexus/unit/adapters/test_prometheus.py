@@ -1,5 +1,6 @@
 """Metrics as Prometheus reads them: parsed with its own parser."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nexus.adapters.prometheus import BUCKETS, PrometheusMetrics
 from nexus.core.errors import ErrorCode
-from nexus.core.metrics import DeadLetterCause, Event, Metrics, Part, Reading, Stage
+from nexus.core.metrics import CallOutcome, DeadLetterCause, Event, Metrics, Part, Purpose, Reading, Stage
 from nexus.core.models import Topics, Why
 
 SECRET = "hunter2-canary"
@@ -34,6 +35,10 @@ def test_every_series_of_a_closed_set_is_there_from_the_start() -> None:
     assert all(read["nexus_left_out_total", (why.name.lower(),)] == 0 for why in Why)
     assert all(read["nexus_dead_letters_total", (cause.value,)] == 0 for cause in DeadLetterCause)
     assert all(read["nexus_stage_seconds_count", (stage.value,)] == 0 for stage in Stage)
+    every = itertools.product(Purpose, CallOutcome)
+    assert all(read["nexus_llm_calls_total", (outcome.value, purpose.value)] == 0 for purpose, outcome in every)
+    kinds = itertools.product(("prompt", "completion"), Purpose)
+    assert all(read["nexus_llm_tokens_total", (kind, purpose.value)] == 0 for kind, purpose in kinds)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +106,17 @@ def test_outcomes_parts_and_causes_are_counted() -> None:
     metrics.left_out(Why.NO_ROOM, 2)
     metrics.left_out(Why.NO_ROOM)
     metrics.dead_letter(DeadLetterCause.UNREADABLE)
+    metrics.model_called(Purpose.TURN, CallOutcome.UNUSABLE, 900, 40)
+    metrics.model_called(Purpose.TURN, CallOutcome.USED, 1_000, 60)
     read = samples(metrics)
     assert read["nexus_requests_total", ("success",)] == 1
     assert read["nexus_requests_total", ("OVERLOADED",)] == 1
     assert read["nexus_degraded_total", ("history",)] == 1
     assert read["nexus_left_out_total", ("no_room",)] == 3
     assert read["nexus_dead_letters_total", ("unreadable",)] == 1
+    assert read["nexus_llm_calls_total", ("unusable", "turn")] == 1
+    assert read["nexus_llm_tokens_total", ("prompt", "turn")] == 1_900
+    assert read["nexus_llm_tokens_total", ("completion", "turn")] == 100
 
 
 def test_stages_are_histograms() -> None:
@@ -176,6 +186,7 @@ def test_foreign_texts_are_no_labels() -> None:
     anything.degraded(foreign)
     anything.left_out(foreign)
     anything.dead_letter(foreign)
+    anything.model_called(foreign, foreign, 1, 1)
     anything.took(foreign, 1.0)
     anything.backlog_from(foreign, lambda: 5.0)
     read = samples(metrics)

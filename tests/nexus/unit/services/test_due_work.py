@@ -100,7 +100,9 @@ def test_failed_work_is_tried_again_later(attempts: Any) -> None:
 
 
 def test_unusable_replies_end_the_work() -> None:
-    """Pauses double up to a day; after forty nothing is due any more."""
-    pauses = [after_unusable_reply({"attempts": attempts}, 30)["due_at"] - utc_now() for attempts in (0, 1, 38)]
+    """Pauses double up to a day; after forty, or with the last call, nothing is due any more."""
+    pauses = [after_unusable_reply({"attempts": attempts}, 30, "no")["due_at"] - utc_now() for attempts in (0, 1, 38)]
     assert [round(pause.total_seconds()) for pause in pauses] == [30, 60, 86_400]
-    assert after_unusable_reply({"attempts": 39}, 30) == {"attempts": 40, **NOTHING_DUE}
+    over = {"given_up": "it is empty", **NOTHING_DUE}
+    assert after_unusable_reply({"attempts": 39}, 30, "it is empty") == {"attempts": 40, **over}
+    assert after_unusable_reply({}, 30, "it is empty", is_last=True) == {"attempts": 1, **over}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nexus.core.errors import ModelUnavailableError
 from nexus.core.ports import Row
 from nexus.services.memory.model_summary import SummaryPrompt, SummaryWriter
-from nexus.services.text.model_reply import UnusableReplyError
+from nexus.services.text.model_reply import CallLimit, UnusableReplyError
 from nexus.services.text.sentences import size
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fake_model import FakeModel
@@ -34,7 +34,7 @@ async def rewritten(
     model: FakeModel, rows: Sequence[Row], *, before: str = "", tokens: int = 24_000, page: int = 200
 ) -> str | None:
     """The summary, told in pages of that many rows."""
-    rewriting = SummaryWriter(model, FakeCounter(), max_input_tokens=tokens).begin(before, MOST)
+    rewriting = SummaryWriter(model, FakeCounter(), max_input_tokens=tokens).begin(before, MOST, CallLimit(999))
     for start in range(0, len(rows), page):
         await rewriting.add(rows[start : start + page])
     return await rewriting.finish()
@@ -86,7 +86,7 @@ async def test_the_language_of_the_user() -> None:
     ask = "请帮我看看三号地里的豆子现在怎么样，需要浇水吗？"
     await rewritten(model, [human("a", ask), answer("a", "豆子是湿的，不需要浇水。")])
     rewriting = SummaryWriter(model, FakeCounter()).begin(
-        "用户想知道三号地里的豆子怎么样，豆子是湿的。", MOST, by_model=True
+        "用户想知道三号地里的豆子怎么样，豆子是湿的。", MOST, CallLimit(99), by_model=True
     )
     await rewriting.add([human("b", "OK"), answer("b", "156")])
     await rewriting.finish()
@@ -118,7 +118,7 @@ async def test_a_model_that_takes_less() -> None:
     model.holds = 9_000
     rewriter = SummaryWriter(model, FakeCounter(), max_input_tokens=12_000)
     for before in ("", "Something else came first."):
-        rewriting = rewriter.begin(before, MOST)
+        rewriting = rewriter.begin(before, MOST, CallLimit(999))
         await rewriting.add(numbered(60))
         assert "5059 words" in str(await rewriting.finish())
     taken = [json.loads(user) for system, user in model.asked if len(f"{system}{user}".encode()) <= model.holds]
@@ -139,7 +139,7 @@ async def test_a_part_that_fails() -> None:
     rewriter = SummaryWriter(model, FakeCounter(), max_input_tokens=4_000)
     summary, failed = None, 0
     while summary is None:
-        rewriting = rewriter.begin("", MOST)
+        rewriting = rewriter.begin("", MOST, CallLimit(999))
         try:
             await rewriting.add(numbered(120))
             summary = await rewriting.finish()

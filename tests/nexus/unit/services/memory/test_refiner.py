@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nexus.core.errors import ModelUnavailableError
-from nexus.core.metrics import Event
+from nexus.core.metrics import CallOutcome, Event, Purpose
 from nexus.core.models import utc_now
 from nexus.core.working_memory import Compaction
 from tests.nexus.support.fake_counter import FakeCounter
@@ -153,6 +153,23 @@ async def test_a_model_that_talks_nonsense(session: Session, nonsense: str) -> N
         await session.until(is_refined)
     assert len(model.asked) == 5
     assert session.metrics.counted == {Event.REFINING_REFUSED: 2, Event.COMPACTION_REFINED: 1}
+
+
+async def test_calls_for_one_compaction_are_bounded(session: Session) -> None:
+    """Over all attempts; then the summary by rules stays, and the next one is not held up."""
+    await session.compact(1)
+    await session.compact(2)
+    model = writing(*["nonsense"] * 3)
+    async with session.refining(model, max_calls=3):
+        await session.until(attempted(1))
+        await session.hasten()
+        document = await session.until(is_over)
+        await session.until(is_refined, 2)
+    assert (document["calls"], document["given_up"]) == (3, "it holds no JSON object")
+    assert document["summary"] == "By rules, number 1."
+    assert len(model.asked) == 4
+    assert session.metrics.counted[Event.REFINING_GIVEN_UP] == 1
+    assert session.metrics.called[Purpose.COMPACTION, CallOutcome.UNUSABLE] == 3
 
 
 async def test_rows_that_were_removed(session: Session) -> None:

@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nexus.core.errors import ModelUnavailableError
+from nexus.core.metrics import CallOutcome, Metrics, NoMetrics, Purpose
 from nexus.services.text.model_reply import (
     SCHEMA,
     SCHEMA_NAME,
+    CallLimit,
     Reply,
     SummaryModel,
+    TooManyCallsError,
     UnusableReplyError,
     brief_within,
     cost,
@@ -22,6 +26,7 @@ from nexus.services.text.model_reply import (
 from nexus.services.text.summary_checks import Evidence
 from nexus.services.turns.model_summary import evidence_of
 from tests.nexus.support.fake_model import FakeModel
+from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.sample_turns import CHINESE, ENGLISH, summary_of
 from tests.nexus.support.tokens import tokens
 
@@ -319,6 +324,11 @@ def test_within_any_bound(text: str, most: int) -> None:
     assert len(within(text, most)) <= most
 
 
+def asking(model: FakeModel, metrics: Metrics | None = None, most_kept: int = 1) -> SummaryModel[Reply]:
+    """Asks this model for summaries of turns."""
+    return SummaryModel[Reply](model, SCHEMA, SCHEMA_NAME, most_kept, Purpose.TURN, metrics or NoMetrics())
+
+
 @pytest.mark.parametrize("unusable", ["it is empty", ""])
 async def test_there_are_two_attempts(unusable: str) -> None:
     """Whatever the text of the fault is; it is in the second task."""
@@ -328,5 +338,36 @@ async def test_there_are_two_attempts(unusable: str) -> None:
 
     model = FakeModel(lambda *_: "")
     with pytest.raises(UnusableReplyError):
-        await SummaryModel[Reply](model, SCHEMA, SCHEMA_NAME, 1).ask("Task. {}".format, "{}", rejected)
+        await asking(model).ask("Task. {}".format, "{}", rejected, CallLimit(2))
     assert model.asked == [("Task. ", "{}"), (f"Task. {unusable}", "{}")]
+
+
+async def test_calls_are_bounded_and_counted() -> None:
+    """No call is made beyond the limit, over all attempts; one that fails takes nothing of it. Each is counted."""
+    model, metrics, calls = FakeModel(lambda *_: "nonsense"), RecordingMetrics(), CallLimit(3)
+    asked = asking(model, metrics)
+
+    async def ask() -> Reply:
+        return await asked.ask("Task. {}".format, "{}", read, calls)
+
+    model.down = True
+    with pytest.raises(ModelUnavailableError):
+        await ask()
+    assert calls.taken == 0
+    model.down = False
+    for taken in (2, 3):
+        with pytest.raises(UnusableReplyError):
+            await ask()
+        assert calls.taken == taken
+    with pytest.raises(TooManyCallsError, match=r"^it takes more than 3 calls of the model$"):
+        await ask()
+    assert len(model.asked) == 4
+    model.answer = lambda *_: said()
+    calls = CallLimit(1)
+    await ask()
+    assert metrics.called == {
+        (Purpose.TURN, CallOutcome.UNAVAILABLE): 1,
+        (Purpose.TURN, CallOutcome.UNUSABLE): 3,
+        (Purpose.TURN, CallOutcome.USED): 1,
+    }
+    assert metrics.tokens == {Purpose.TURN: 4 * 110}

@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 from nexus.core.errors import ModelUnavailableError
 from nexus.core.turns import ThinkingRound
 from nexus.services.history.run_facts import TurnFacts, read_facts
-from nexus.services.text.model_reply import LEAST_ROOM, SCHEMA, UnusableReplyError, read_reply
+from nexus.services.text.model_reply import (
+    LEAST_ROOM,
+    SCHEMA,
+    CallLimit,
+    TooManyCallsError,
+    UnusableReplyError,
+    read_reply,
+)
 from nexus.services.text.sentences import size
-from nexus.services.turns.model_summary import Prompt, Summariser, evidence_of, prompts_of, prompts_of_parts
+from nexus.services.turns.model_summary import Prompt, Summariser, evidence_of, prompts_of, prompts_of_parts, room_in
 from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.sample_turns import CHINESE, ENGLISH, summary_of
 from tests.nexus.support.summary_writer import write
@@ -170,7 +177,7 @@ def long_turn(messages: int = 40) -> TurnFacts:
 async def test_one_call(facts: TurnFacts) -> None:
     """All three depths come from it, in the language of the user, with the figures of the turn."""
     model = FakeModel(lambda _system, _user: json.dumps(summary_of(facts)))
-    summarised = await Summariser(model).summarise(facts)
+    summarised = await Summariser(model).summarise(facts, CallLimit(99))
     assert len(model.asked) == 1
     assert summarised.summaries.source == "model"
     assert "HR 0.86" in summarised.summaries.detailed
@@ -191,7 +198,7 @@ async def test_one_call(facts: TurnFacts) -> None:
 async def test_nonsense_once(nonsense: str, fault: str) -> None:
     """The model is told what was wrong, and asked the same again."""
     model = Scripted(nonsense)
-    await Summariser(model).summarise(ENGLISH)
+    await Summariser(model).summarise(ENGLISH, CallLimit(99))
     (first, asked), (second, again) = model.asked
     assert asked == again
     assert fault not in first
@@ -201,7 +208,7 @@ async def test_nonsense_once(nonsense: str, fault: str) -> None:
 async def test_parts() -> None:
     """Each is asked with its number and the goal, then they are put together; no prompt is too long."""
     model, facts = Scripted(), replace(long_turn(), goal="know the drugs")
-    summarised = await Summariser(model, max_input_tokens=2_000).summarise(facts)
+    summarised = await Summariser(model, max_input_tokens=2_000).summarise(facts, CallLimit(99))
     documents = [json.loads(user) for _, user in model.asked]
     parts = [document for document in documents if "part" in document]
     merged = [document for document in documents if "parts" in document]
@@ -219,17 +226,17 @@ async def test_parts() -> None:
 async def test_nonsense_in_a_part() -> None:
     """Each part has its second attempt; with a part that is given up, so is the turn."""
     good = Scripted("prose")
-    await Summariser(good, max_input_tokens=2_000).summarise(long_turn())
+    await Summariser(good, max_input_tokens=2_000).summarise(long_turn(), CallLimit(99))
     model = Scripted("prose", "prose")
     with pytest.raises(UnusableReplyError):
-        await Summariser(model, max_input_tokens=2_000).summarise(long_turn())
+        await Summariser(model, max_input_tokens=2_000).summarise(long_turn(), CallLimit(99))
     assert len(model.asked) == 2 < len(good.asked)
 
 
 async def test_a_model_that_fails_now_and_then() -> None:
     """A large turn gets done all the same: what was said of its parts is not asked for again."""
     quick, model = Scripted(), Scripted()
-    whole = await Summariser(quick, max_input_tokens=2_000).summarise(long_turn())
+    whole = await Summariser(quick, max_input_tokens=2_000).summarise(long_turn(), CallLimit(99))
     write_it = model.answer
 
     def every_third_fails(system: str, user: str) -> str:
@@ -242,7 +249,7 @@ async def test_a_model_that_fails_now_and_then() -> None:
     while made is None:
         attempts += 1
         with contextlib.suppress(ModelUnavailableError):
-            made = await summariser.summarise(long_turn())
+            made = await summariser.summarise(long_turn(), CallLimit(99))
     assert attempts > 2
     assert made.summaries == whole.summaries
     assert len(model.asked) == len(quick.asked) + attempts - 1
@@ -253,9 +260,9 @@ async def test_what_a_model_takes_is_remembered() -> None:
     model = Scripted()
     model.holds = 10_000
     summariser = Summariser(model)
-    await summariser.summarise(long_turn(100))
+    await summariser.summarise(long_turn(100), CallLimit(99))
     model.asked.clear()
-    await summariser.summarise(long_turn(101))
+    await summariser.summarise(long_turn(101), CallLimit(99))
     assert all(len(f"{system}{user}".encode()) <= model.holds for system, user in model.asked)
 
 
@@ -264,7 +271,7 @@ async def test_a_prompt_that_is_too_long_all_the_same(holds: int) -> None:
     """It is halved until it fits, whatever the settings promised."""
     model = Scripted()
     model.holds = holds
-    summarised = await Summariser(model).summarise(long_turn(100))
+    summarised = await Summariser(model).summarise(long_turn(100), CallLimit(99))
     assert any(len(f"{system}{user}".encode()) > holds for system, user in model.asked)
     assert summarised.summaries.source == "model"
 
@@ -274,5 +281,17 @@ async def test_a_model_that_takes_nothing() -> None:
     model = Scripted()
     model.holds = 100
     with pytest.raises(ModelUnavailableError, match="takes no prompt of 400 tokens"):
-        await Summariser(model).summarise(long_turn())
+        await Summariser(model).summarise(long_turn(), CallLimit(99))
     assert len(model.asked) < 10
+
+
+async def test_a_turn_of_more_parts_than_calls() -> None:
+    """It is given up before the first call; one call for each part and one to join them are enough."""
+    parts = len(prompts_of(long_turn(), room_in(2_000)))
+    model = FakeModel(lambda _system, user: json.dumps(write(json.loads(user))))
+    with pytest.raises(TooManyCallsError):
+        await Summariser(model, max_input_tokens=2_000).summarise(long_turn(), CallLimit(parts))
+    assert not model.asked
+    calls = CallLimit(99)
+    await Summariser(model, max_input_tokens=2_000).summarise(long_turn(), calls)
+    assert calls.taken == len(model.asked) > parts

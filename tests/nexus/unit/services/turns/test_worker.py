@@ -10,12 +10,15 @@ import anyio
 import pytest
 
 from nexus.core.errors import ModelUnavailableError, StoreRejectedError
+from nexus.core.metrics import CallOutcome, Event, Purpose
 from nexus.core.models import utc_now
 from nexus.core.ports import Row
 from nexus.core.ports.memory import TurnTouch
 from nexus.core.turns import CLOSE, SUMMARISE
+from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.turns_at_work import (
     GOOD,
@@ -286,6 +289,29 @@ async def test_a_model_that_talks_nonsense(nonsense: str) -> None:
         document = await memory.until(is_summarised)
     assert second["due_at"] - second["heard_at"] > first["due_at"] - first["heard_at"]
     assert "Summary generation failed" not in json.dumps([first["summaries"], document["summaries"]])
+
+
+async def test_calls_for_one_turn_are_bounded() -> None:
+    """Over all attempts and restarts; then the summary by rules stays, and the turn says so."""
+    model, metrics, store = FakeModel(lambda *_: "我不会。"), RecordingMetrics(), FakeStore()
+    async with remembering(store, model, metrics, max_calls=5) as memory:
+        await a_run(memory)
+        await memory.until(lambda document: document["attempts"] == 1)
+    for attempts in (2, 3):
+        await store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now()})])
+        async with remembering(store, model, metrics, max_calls=5) as memory:
+            document = await memory.until(lambda document: document["attempts"] == attempts)  # noqa: B023  # at once
+    assert len(model.asked) == document["calls"] == 5
+    assert (document["work"], document["due_at"]) == (None, None)
+    turn = await memory.turns.get_turn_by_number("o", "s", 1)
+    assert (turn.summaries.source, turn.given_up) == ("fallback", "it holds no JSON object")
+    assert metrics.called == {(Purpose.TURN, CallOutcome.UNUSABLE): 5}
+    assert (metrics.counted[Event.SUMMARY_REFUSED], metrics.counted[Event.SUMMARY_GIVEN_UP]) == (2, 1)
+    # More of it is recorded: it is closed again, and no call is made.
+    async with remembering(store, model, metrics, max_calls=5) as memory:
+        await memory.record(answer("a", "And 明天再见.", id="more"))
+        await memory.until(lambda document: document["rows"] == 6 and document["given_up"] != "")
+    assert len(model.asked) == 5
 
 
 @pytest.mark.parametrize("bad", [{"heard_at": "yesterday"}, {"task_context": 7}, {"thinking_phase": 1}])
