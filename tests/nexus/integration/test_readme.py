@@ -1,30 +1,113 @@
-"""The README's loop does what the README says, on the servers that `nexus serve --embedded` starts."""
+"""The loops that the pages print do what the pages say: they are run as they stand there."""
 
+import json
 import os
 import re
+import shutil
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.streams.text import TextReceiveStream
 
 from nexus.bootstrap import open_nexus
 from nexus.config.loading import load_settings
-from nexus.embedded import embedded_servers
+from tests.nexus.support.redis_server import redis_server
+from tests.nexus.support.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.once
+ROOT = Path(__file__).parents[3]
+MEMORY = """[SHARED_MEMORY count=2]
+Recent conversation memory:
 
-README = Path(__file__).parents[3] / "README.md"
+[TIME] Human: Do I need an umbrella in Oslo?
+  Nexus: [tool_use:weather, city:Oslo]
+Yes, it rains from noon."""
 
 
-async def test_the_loop_remembers() -> None:
-    """The second context holds the first question and the answer to it."""
-    (loop,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    async with embedded_servers(None) as servers:
-        variables = {"NEXUS_BUS__URL": servers.redis_url, "NEXUS_DATABASE__URI": servers.mongo_uri}
-        async with open_nexus(load_settings(None, variables)):
-            done = await anyio.run_process([sys.executable, "-c", loop], env={**os.environ, **variables})
-    first, second = done.stdout.decode().split("[SHARED_MEMORY ")[1:]
-    assert first.startswith("count=0]")
-    assert second.startswith("count=2]")
-    assert "Human: The beans are ripe.\n  Nexus: You said: The beans are ripe. []" in second
+def blocks(page: str, language: str) -> list[str]:
+    """The program texts of a page in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+
+
+def of_mode(block: str, mode: str) -> list[str]:
+    """The lines of a block without those for the other mode."""
+    other = "streams" if mode == "pubsub" else "pubsub"
+    return [line for line in block.splitlines() if not line.endswith(f"# bus.mode: {other}")]
+
+
+def without_times(text: str) -> str:
+    """The memory, which begins with a time."""
+    return re.sub(r"\[\d{4}-\d\d-\d\d \d\d:\d\d\]", "[TIME]", text)
+
+
+@pytest.fixture(params=["pubsub", "streams"])
+def mode(request: pytest.FixtureRequest) -> str:
+    """The mode of the bus."""
+    return str(request.param)
+
+
+@asynccontextmanager
+async def served(url: str, mode: str, mongo_uri: str, database: str) -> AsyncIterator[None]:
+    """A service on that Redis, without a prefix."""
+    variables = {
+        "NEXUS_BUS__URL": url,
+        "NEXUS_BUS__MODE": mode,
+        "NEXUS_DATABASE__URI": mongo_uri,
+        "NEXUS_DATABASE__NAME": database,
+        "NEXUS_SYSTEM__HTTP_PORT": "0",
+    }
+    async with open_nexus(load_settings(None, variables)):
+        yield
+
+
+async def test_the_loop_remembers(mode: str, mongo_uri: str, database_name: str, tmp_path: Path) -> None:
+    """It finds the address that an embedded service has left in its folder; the next run has the whole run before."""
+    (loop,) = blocks("README.md", "python")
+    async with redis_server() as server, served(server.url, mode, mongo_uri, database_name):
+        (tmp_path / ".nexus").mkdir()
+        (tmp_path / ".nexus" / "servers.json").write_text(json.dumps({"bus": server.url, "database": mongo_uri}))
+        environment = {**os.environ, "NEXUS_BUS__MODE": mode}
+        done = await anyio.run_process([sys.executable, "-c", loop], env=environment, cwd=tmp_path)
+    assert without_times(done.stdout.decode()) == MEMORY + "\n"
+
+
+@pytest.mark.skipif(not shutil.which("redis-cli"), reason="no redis-cli")
+async def test_the_loop_without_a_library(mode: str, mongo_uri: str, database_name: str, tmp_path: Path) -> None:
+    """The same by redis-cli, with the lines for the mode."""
+    (loop,) = blocks("docs/orchestrators.md", "sh")
+    (reads,) = [block for block in blocks("docs/orchestrators.md", "") if "subscribe" in block]
+    (read,) = of_mode(reads, mode)
+    async with redis_server() as server, served(server.url, mode, mongo_uri, database_name):
+        command = tmp_path / "redis-cli"
+        command.write_text(f'#!/bin/sh\nexec {shutil.which("redis-cli")} -u {server.url} "$@"\n')
+        command.chmod(0o700)
+        environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+        script = "\n".join(["set -e", *of_mode(loop, mode)])
+
+        async def shell(text: str) -> str:
+            return (await anyio.run_process(["/bin/sh", "-c", text], env=environment)).stdout.decode()
+
+        if mode == "streams":
+            await shell(script)
+
+            async def answered() -> str:
+                found = await shell(read)
+                return found if '"ask_3"' in found else ""
+
+            answers = await until(answered)
+        else:
+            async with await anyio.open_process(["/bin/sh", "-c", f"exec {read}"], env=environment) as reading:
+                assert reading.stdout is not None
+                heard = TextReceiveStream(reading.stdout)
+                with anyio.fail_after(PATIENCE_S):
+                    # It says that it has subscribed.
+                    answers = await heard.receive()
+                    await shell(script)
+                    while '"ask_3"' not in answers or not answers.endswith("\n"):
+                        answers += await heard.receive()
+                reading.terminate()
+    last = next(line for line in answers.splitlines() if '"ask_3"' in line)
+    assert without_times(json.loads(last)["content"]["messages"][2]["content"]) == MEMORY
