@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from nexus.core.errors import ConfigError, NexusError
+from nexus.core.errors import ConfigError, NexusError, reason_of
 
 _log = structlog.get_logger(__name__)
 
@@ -139,7 +139,7 @@ async def _run(check: Check, seconds: float) -> str | None:
         try:
             return await check()
         except NexusError as error:
-            return str(error) or type(error).__name__
+            return reason_of(error)
     return "no answer in time"
 
 

@@ -21,7 +21,7 @@ from nexus.client import AnswerError, ContextClient
 from nexus.config import STORED_SECTIONS, LlmSettings, Settings, signing_of
 from nexus.config.loading import exposed_secrets, with_stored
 from nexus.connections import Transport, open_bus, open_model, open_store, try_claim
-from nexus.core.errors import BusUnavailableError, ConfigError, ErrorCode, ModelUnavailableError, NexusError
+from nexus.core.errors import BusUnavailableError, ConfigError, ErrorCode, ModelUnavailableError, NexusError, reason_of
 from nexus.core.models import Message, Role, Run, new_message_id, new_run_id
 from nexus.core.ports import Bus, Store
 from nexus.services.tools.registry import ToolRegistry, discover
@@ -119,7 +119,7 @@ async def _run_check(
         with anyio.fail_after(timeout_s):
             finding = await check()
     except (NexusError, TimeoutError) as error:
-        reason = str(error) or f"no answer within {timeout_s:g} s"
+        reason = reason_of(error, timeout_s)
         to_do = advice if isinstance(advice, str) else advice(error)
         line = f"[red]wrong[/red]  {name}: {escape(reason)}. To do: {escape(to_do)}."
         console.print(line, highlight=False, soft_wrap=True)

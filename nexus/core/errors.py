@@ -6,6 +6,15 @@ No exception of redis, pymongo, motor or openai passes its adapter: they are tra
 from enum import StrEnum
 
 
+def reason_of(error: BaseException, within_s: float | None = None) -> str:
+    """What to say of an error, which may have no text, as that of a time limit (of `within_s` seconds) has none."""
+    if text := str(error).strip():
+        return text
+    if isinstance(error, TimeoutError):
+        return "no answer in time" if within_s is None else f"no answer within {within_s:.3g} s"
+    return f"{type(error).__name__}, which gives no reason"
+
+
 class ErrorCode(StrEnum):
     """The codes of an error answer (contract §1.4)."""
 

@@ -18,7 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from nexus.core.concurrency import Pauses, Pending, report_fault, supervised
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError, reason_of
 from nexus.core.fairness import Room
 from nexus.core.metrics import Metrics, NoMetrics
 
@@ -159,7 +159,7 @@ class SessionQueue(Generic[_Item]):
                 if count > 1:
                     most = count // 2
                     continue
-                self._settle(key, session, count, str(error) or type(error).__name__)
+                self._settle(key, session, count, reason_of(error))
             else:
                 self._settle(key, session, count, None)
                 most = min(most * 2, _MOST_WAITING)

@@ -18,6 +18,8 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import InvalidName, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
+from nexus.core.errors import reason_of
+
 SELECTION_MS = 2_000
 # How long a write waits for a majority of the members.
 WRITTEN_MS = 60_000
@@ -110,7 +112,7 @@ def explain(error: PyMongoError) -> str:
     if isinstance(error, OperationFailure):
         details = error.details if isinstance(error.details, Mapping) else {}
         return one_line(str(details.get("errmsg") or error).split(", full error:")[0])
-    return one_line(str(error).split(" (configured timeouts")[0])
+    return one_line(reason_of(error).split(" (configured timeouts")[0])
 
 
 def one_line(text: str) -> str:

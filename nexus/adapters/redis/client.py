@@ -30,11 +30,12 @@ from redis.asyncio.sentinel import (
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis.urls import Address, RedisUrl, parse_redis_url
 from nexus.core.concurrency import Pauses, items_of, ungrouped
-from nexus.core.errors import BusRefusedError, BusUnavailableError, ConfigError
+from nexus.core.errors import BusRefusedError, BusUnavailableError, ConfigError, NexusError
 from nexus.core.ports import Delivery
 
 # Errors of Redis and of the socket, and those to which a reply leads that is not as it should be: it counts as none. A
@@ -252,7 +253,14 @@ def translated() -> Iterator[None]:
 def _translation(error: Exception) -> BusUnavailableError:
     if "WRONGTYPE" in str(error):
         return BusRefusedError("a key of that name is of another type")
-    return BusUnavailableError(type(error).__name__)
+    return BusUnavailableError(kind_of(error))
+
+
+def kind_of(error: Exception) -> str:
+    """What to say of one of `FAULTS`, whose own text names hosts."""
+    if isinstance(error, NexusError):
+        return str(error)
+    return "no answer in time" if isinstance(error, TimeoutError | RedisTimeoutError) else type(error).__name__
 
 
 async def repeated(

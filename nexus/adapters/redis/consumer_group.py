@@ -22,7 +22,7 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from nexus.adapters.redis.client import FAULTS
+from nexus.adapters.redis.client import FAULTS, kind_of
 from nexus.adapters.redis.scripts import GROUP, GROUP_FETCH, GROUP_GIVE_BACK, GROUP_RENEW, GROUP_SHED, Script
 from nexus.adapters.redis.stream_subscription import (
     BLOCK_MS,
@@ -275,7 +275,7 @@ class EntriesInHand:
                     await self._renew([self._key], [*self._names, *entries[start : start + _RENEWED_AT_ONCE]])
             except FAULTS as error:
                 if not is_group_gone(error):
-                    _log.warning("lease_not_renewed", topic=self._topic, reason=type(error).__name__)
+                    _log.warning("lease_not_renewed", topic=self._topic, reason=kind_of(error))
                     continue
             renewed()
 
@@ -287,7 +287,7 @@ class EntriesInHand:
             try:
                 await self._acknowledge()
             except FAULTS as error:
-                _log.debug("not_acknowledged", topic=self._topic, reason=type(error).__name__)
+                _log.debug("not_acknowledged", topic=self._topic, reason=kind_of(error))
                 await anyio.sleep(_AFTER_AN_ERROR_S)
                 self._acknowledgeable.set()
 
@@ -297,7 +297,7 @@ class EntriesInHand:
             await self._acknowledge()
             left = await self._give_back([self._key], [*self._names, self._lease_ms * 1_000])
         except FAULTS as error:
-            _log.warning("work_not_given_back", topic=self._topic, reason=type(error).__name__)
+            _log.warning("work_not_given_back", topic=self._topic, reason=kind_of(error))
             return
         if left:
             _log.info("work_given_back", topic=self._topic, pending=left)

@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
-from nexus.adapters.redis.client import FAULTS, BufferedSubscription, payload_of, subscriber_count, translated
+from nexus.adapters.redis.client import FAULTS, BufferedSubscription, kind_of, payload_of, subscriber_count, translated
 from nexus.core.concurrency import Pauses, ungrouped
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work
@@ -135,7 +135,7 @@ class RedisSubscription(BufferedSubscription):
                         await self._beat_at_once()
                         await self._read(pubsub, task_status)
                 except (*FAULTS, BusUnavailableError) as error:
-                    self.failure = type(error).__name__
+                    self.failure = kind_of(error)
                     _log.warning("bus_disconnected", reason=self.failure)
                     self._in_force = False
                     await self._pauses.wait()
@@ -148,7 +148,7 @@ class RedisSubscription(BufferedSubscription):
                 with anyio.move_on_after(self._heartbeat_s):
                     await self._client.publish(self._heartbeat, b"")
             except FAULTS as error:
-                _log.debug("heartbeat_not_sent", reason=type(error).__name__)
+                _log.debug("heartbeat_not_sent", reason=kind_of(error))
 
     async def _beat_at_once(self) -> None:
         for last in (False, True):
@@ -159,7 +159,7 @@ class RedisSubscription(BufferedSubscription):
                 # is left to the next beat: what comes over it is worth more than certainty.
                 if last and not self._begun:
                     raise
-                _log.debug("heartbeat_not_sent", reason=type(error).__name__)
+                _log.debug("heartbeat_not_sent", reason=kind_of(error))
             else:
                 return
 

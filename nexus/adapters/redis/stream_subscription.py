@@ -9,7 +9,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from nexus.adapters.redis.client import FAULTS, BufferedSubscription, payload_of
+from nexus.adapters.redis.client import FAULTS, BufferedSubscription, kind_of, payload_of
 from nexus.core.concurrency import Pauses
 from nexus.core.ports import Delivery
 
@@ -71,7 +71,7 @@ class StreamSubscription(BufferedSubscription):
 
     def failed(self, topic: str, error: Exception) -> None:
         """Note that Redis has refused a read, or has not replied. Readers that lose Redis at once lose it once."""
-        self.failure = type(error).__name__
+        self.failure = kind_of(error)
         if isinstance(error, ResponseError):
             _log.error("topic_unusable", topic=topic, reason=str(error)[:_LONGEST_REASON])
         else:

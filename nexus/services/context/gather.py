@@ -20,7 +20,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from nexus.core.concurrency import OuterHandler, ungrouped
-from nexus.core.errors import NexusError, StoreUnavailableError
+from nexus.core.errors import NexusError, StoreUnavailableError, reason_of
 from nexus.core.metrics import Event, Metrics, Part
 from nexus.core.models import DEFAULT_SESSION, LeftOut, Role, Topics
 from nexus.core.ports import (
@@ -185,11 +185,12 @@ class Sources:
 
         async def read(name: _Name, call: Callable[[], Awaitable[Any]], deadline: float) -> None:
             with OuterHandler(self.metrics, "reads", part=name):
+                limit_s = max(deadline - anyio.current_time(), 0)
                 try:
-                    with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
+                    with anyio.fail_after(limit_s):
                         found[name] = await call()
                 except (NexusError, TimeoutError) as error:
-                    _log.warning("degraded", part=name, reason=str(error) or "not in time")
+                    _log.warning("degraded", part=name, reason=reason_of(error, limit_s))
 
         async with anyio.create_task_group() as tasks:
             for name, (call, deadline) in reads.items():

@@ -18,7 +18,7 @@ import anyio
 import structlog
 
 from nexus.core.concurrency import OuterHandler, Pending, supervised
-from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError, reason_of
 from nexus.core.metrics import Metrics, NoMetrics
 from nexus.core.models import Message, Topics, trusted_time
 from nexus.core.ports import DocumentStore
@@ -107,7 +107,9 @@ def _load(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:  # whatever the module's own code raises
-        raise ConfigError(f"tools.modules: {name}: cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"tools.modules: {name}: cannot be imported: {type(error).__name__}: {reason_of(error)}"
+        ) from error
 
 
 def _with_submodules(module: ModuleType) -> Iterator[ModuleType]:

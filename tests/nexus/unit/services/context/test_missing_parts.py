@@ -1,5 +1,6 @@
 """Whatever of its sources a build cannot read, there is an answer that says what is missing (contract §1.4)."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
@@ -291,6 +292,15 @@ async def test_a_run_that_was_begun_whole(shape: tuple[str, bool, bool], kind: K
     parts = {part: kind for part in PARTS if part != "tools"}
     done = await scene.build(shape, parts, run_id="run")
     check(shape, {} if shape[0] == "dialogue" else parts, done)
+
+
+async def test_the_log_says_why() -> None:
+    """The reason of its source, or how long that was waited for."""
+    with capture_logs() as logs:
+        await Scene().build(("dialogue", False, False), {"history": KINDS[1], "profile": KINDS[0]})
+    reasons = {line["part"]: line["reason"] for line in logs if line["event"] == "degraded"}
+    assert reasons["profile"] == "away"
+    assert re.fullmatch(r"no answer within [0-9.]+ s", reasons["history"])
 
 
 @pytest.mark.parametrize("garbage", [b"{", b"[]", b"null", b'{"a": 1}', b"[1, 2, 3]", b"\xff"], ids=repr)

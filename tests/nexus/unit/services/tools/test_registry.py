@@ -197,11 +197,11 @@ def test_a_package_with_its_modules(modules: Path) -> None:
     assert found("trial_package").list_tool_names() == ["a", "b"]
 
 
-@pytest.mark.parametrize("text", ["1 / 0", "def", "import no_such_module_either"])
+@pytest.mark.parametrize("text", ["1 / 0", "def", "import no_such_module_either", "raise ValueError"])
 def test_a_module_that_fails(modules: Path, text: str) -> None:
     """Whatever its own code raises."""
     (modules / "trial_failing.py").write_text(text)
-    with pytest.raises(ConfigError, match=r"^tools.modules: trial_failing: cannot be imported: \w+Error"):
+    with pytest.raises(ConfigError, match=r"^tools.modules: trial_failing: cannot be imported: \w+Error: \w+"):
         found("trial_failing")
 
 
