@@ -71,6 +71,8 @@ def _read_image(part: Mapping[str, Any], rules: Rules) -> tuple[Image | None, st
     detail = detail if detail in _DETAILS else ""
     if url[:5].lower() == "data:":
         return _read_data(url, detail, rules)
+    scheme, colon, rest = url.partition(":")
+    url = f"{scheme.lower()}{colon}{rest}"
     media_type = _type_of_address(url, rules.image_schemes)
     takes = media_type in rules.image_types or (media_type == "" and not rules.address_type)
     if media_type is None or not takes:
