@@ -12,7 +12,7 @@ Then the validity gate (`admit`) leaves a list that keeps these rules, whatever 
 - Every call is answered before anything else follows; for a lost or outstanding result stands a tool message that says
   so. A result answers a call of its own run, or else the one of its id in another run: some calls wait for an approval.
 - Call ids are unique in the list, ids and function names have the characters and the length that every provider
-  allows, and no message is empty.
+  allows, no message has more than 128 calls, and none is empty.
 
 Repairs are noted with the place, never with content (contract §8). Messages made for a part of a session stay the same
 when the session goes on, unless a result comes late.
@@ -219,6 +219,8 @@ CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _REFUSED = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_CHARS: Final = 64
 _ID_CHARS: Final = 40
+# In one message; what OpenAI allows (docs/decisions/0013-one-list-three-formats.md).
+_CALLS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,20 +322,25 @@ class _Gate:
         self._latest_step[step.origin.run_id] = step
 
     def _declare_all(self, item: TranscriptMessage) -> None:
-        calls = [self._declare(call, f"{item.source}[{index}]") for index, call in enumerate(item.calls)]
+        """Declare the calls of `item`: in several messages, each answered before the next, where one is not enough."""
+        order = len(self._steps)
+        calls = [self._declare(call, f"{item.source}[{index}]", order) for index, call in enumerate(item.calls)]
         declared = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": source.raw_arguments}}
             for call, source in zip(calls, item.calls, strict=True)
         ]
-        message = {"role": "assistant", "content": item.text or None, "tool_calls": declared}
-        self._add(_Step(item, message, calls))
+        for start in range(0, len(calls), _CALLS):
+            part = slice(start, start + _CALLS)
+            content = (item.text or None) if start == 0 else None
+            message = {"role": "assistant", "content": content, "tool_calls": declared[part]}
+            self._add(_Step(item, message, calls[part]))
         self._latest[item.run_id] = calls
         for call in calls:
             if call.given_id:
                 self._declared.setdefault((item.run_id, call.given_id), []).append(call)
                 self._of_any_run.setdefault(call.given_id, []).append(call)
 
-    def _declare(self, source: ToolCall, place: str) -> _Call:
+    def _declare(self, source: ToolCall, place: str, order: int) -> _Call:
         name, shown_id = (_REFUSED.sub("_", text) for text in (source.name, source.id))
         name, shown_id = name[:_NAME_CHARS], shown_id[:_ID_CHARS]
         if name != source.name:
@@ -346,7 +353,7 @@ class _Gate:
         if shown_id and call_id != shown_id:
             self._note(f"the id of call {place} was used before and is shown as {call_id}")
         self._ids.add(call_id)
-        return _Call(source.id, source.name, call_id, name, place, len(self._steps))
+        return _Call(source.id, source.name, call_id, name, place, order)
 
     def _call_of_id(self, item: TranscriptMessage) -> _Call | None:
         """The open call of that id in the newest message that declared one: an id may be used again."""
@@ -383,7 +390,7 @@ class _Gate:
         shown: list[tuple[dict[str, Any], TranscriptMessage | None]] = [(step.message, step.origin)]
         for call in step.calls:
             if call.result is None:
-                yet = self._going_on and self._latest_step[step.origin.run_id] is step
+                yet = self._going_on and self._latest_step[step.origin.run_id].origin is step.origin
                 self._note(f"call {call.place} has no result{' yet' if yet else ''}")
                 text = NO_RESULT_YET if yet else NO_RESULT
             else:
@@ -418,6 +425,8 @@ def faults(messages: Sequence[Mapping[str, Any]]) -> list[str]:
         calls = message.get("tool_calls") or ()
         if not (isinstance(content, str) and content.strip()) and not (content is None and calls):
             found.append(f"messages[{index}]: is empty")
+        if len(calls) > _CALLS:
+            found.append(f"messages[{index}]: {len(calls)} calls in one message")
         for call in calls:
             if call["id"] in known or not CALL_ID.fullmatch(call["id"]) or not NAME.fullmatch(call["function"]["name"]):
                 found.append(f"messages[{index}]: a call without a valid id or name of its own")

@@ -67,6 +67,26 @@ def brief(*later: Message) -> list[str]:
     return words
 
 
+def test_more_calls_than_there_may_be_in_a_message() -> None:
+    """They are in several, each answered before the next; results find theirs, whatever message they are in."""
+    calls = [nested(f"c{number}") for number in range(300)]
+    later = [ai("I look.", *calls), *(result(f"r{number}", f"c{number}") for number in reversed(range(299)))]
+    found = admit(said_in_run(later), "run.history", going_on=True)
+    assert faults(found.messages) == []
+    declared = [message for message in found.messages if message["role"] == "assistant"]
+    assert [len(message["tool_calls"]) for message in declared] == [128, 128, 44]
+    assert [message["content"] for message in declared] == ["I look.", None, None]
+    answers = {message["tool_call_id"]: message["content"] for message in found.messages if message["role"] == "tool"}
+    assert answers == {f"c{number}": f"r{number}" for number in range(299)} | {"c299": NO_RESULT_YET}
+    assert len(found.origins) == len(found.messages) == 303
+    assert faults([assistant_of(calls), *found.messages[1:]])
+
+
+def assistant_of(calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A message with all these calls."""
+    return {"role": "assistant", "content": None, "tool_calls": [*calls]}
+
+
 def test_the_provider_form() -> None:
     """A call and its result, in every detail."""
     assert shown(ai("Looking.", nested()), result("Found.", "c1"), ai("There.")) == [
