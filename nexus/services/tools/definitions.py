@@ -243,7 +243,7 @@ def _read_parameters(function: dict[str, Any], where: str, *, google: bool) -> l
         return []
     if given is True:
         given = {}
-    if not isinstance(given, Mapping):
+    if not isinstance(given, dict):
         raise ValueError(f"{where}: a JSON schema of type 'object' is needed")
     _check_properties(given, where)
     schema, changed = modern(from_google(given) if google else given)

@@ -59,6 +59,12 @@ class ToolRegistry:
         """Replace all remote tools. Returns the faults of definitions that were skipped."""
         remote, faults = {}, []
         for definition in definitions:
+            function = definition.get("function")
+            name = function.get("name") if isinstance(function, Mapping) else None
+            if isinstance(name, str) and self._remote.get(name) == definition:
+                # Most of them are read again and again.
+                remote[name] = self._remote[name]
+                continue
             try:
                 read = read_definition(definition)
             except ValueError as error:

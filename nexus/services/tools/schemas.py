@@ -6,7 +6,7 @@ rewritten where its meaning is certain and left out where it is not: the schema 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
@@ -30,7 +30,7 @@ _BOUNDS: Final = (("maximum", "exclusiveMaximum"), ("minimum", "exclusiveMinimum
 
 def _schema(value: Any) -> Any:
     # A boolean is a schema, but not for every provider.
-    return value if isinstance(value, Mapping) else {"not": {}} if value is False else {}
+    return value if isinstance(value, dict) else {"not": {}} if value is False else {}
 
 
 def _schema_or_boolean(value: Any) -> Any:
@@ -42,7 +42,7 @@ def _schemas(value: Any) -> Any:
 
 
 def _named_schemas(value: Any) -> Any:
-    return {name: _schema(item) for name, item in value.items()} if isinstance(value, Mapping) else _NOTHING
+    return {name: _schema(item) for name, item in value.items()} if isinstance(value, dict) else _NOTHING
 
 
 def _number(value: Any) -> Any:
@@ -129,25 +129,39 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
-def mapped(schema: Mapping[str, Any], change: Callable[[Schema], Schema]) -> Schema:
+def nodes(schema: Schema) -> list[Schema]:
+    """`schema` and all schemas in it, without booleans."""
+    found = [schema]
+    for node in found:
+        for key, value in node.items():
+            if key in _ONE:
+                inner: Iterable[Any] = (value,)
+            elif key in _NAMED and isinstance(value, dict):
+                inner = value.values()
+            elif key in _SEVERAL and isinstance(value, list):
+                inner = value
+            else:
+                continue
+            found.extend([item for item in inner if isinstance(item, dict)])
+    return found
+
+
+def mapped(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
     """A copy of `schema` with `change` applied to each schema in it, the innermost first. Booleans stay."""
     return change({key: _mapped_value(key, value, change) for key, value in schema.items()})
 
 
 def _mapped_value(key: str, value: Any, change: Callable[[Schema], Schema]) -> Any:
-    def inner(item: Any) -> Any:
-        return mapped(item, change) if isinstance(item, Mapping) else item
-
-    if key in _ONE and isinstance(value, Mapping):
-        return inner(value)
+    if key in _ONE and isinstance(value, dict):
+        return mapped(value, change)
     if (key in _SEVERAL or key == "items") and isinstance(value, list):
-        return [inner(item) for item in value]
-    if key in _NAMED and isinstance(value, Mapping):
-        return {name: inner(item) for name, item in value.items()}
+        return [mapped(item, change) if isinstance(item, dict) else item for item in value]
+    if key in _NAMED and isinstance(value, dict):
+        return {name: mapped(item, change) if isinstance(item, dict) else item for name, item in value.items()}
     return value
 
 
-def modern(schema: Mapping[str, Any]) -> tuple[Schema, list[str]]:
+def modern(schema: Schema) -> tuple[Schema, list[str]]:
     """`schema` in the form of draft 2020-12, without references that lead nowhere; and the keywords that changed."""
     changed: list[str] = []
     whole = mapped(schema, partial(_modern, changed))
@@ -200,17 +214,9 @@ def without_references(schema: Schema, unwanted: Callable[[str], bool], changed:
     return mapped(schema, change)
 
 
-def references(schema: Mapping[str, Any]) -> frozenset[str]:
+def references(schema: Schema) -> frozenset[str]:
     """The references in `schema`."""
-    found: set[str] = set()
-
-    def note(node: Schema) -> Schema:
-        if isinstance(node.get("$ref"), str):
-            found.add(node["$ref"])
-        return node
-
-    mapped(schema, note)
-    return frozenset(found)
+    return frozenset(node["$ref"] for node in nodes(schema) if isinstance(node.get("$ref"), str))
 
 
 def target(schema: Any, reference: str) -> Schema | None:
@@ -223,11 +229,11 @@ def target(schema: Any, reference: str) -> Schema | None:
         if isinstance(schema, list):
             schema = dict(enumerate(schema)).get(int(key)) if key.isascii() and key.isdecimal() else None
         else:
-            schema = schema.get(key) if isinstance(schema, Mapping) else None
+            schema = schema.get(key) if isinstance(schema, dict) else None
     return schema if isinstance(schema, dict) else None
 
 
-def from_google(schema: Mapping[str, Any]) -> Schema:
+def from_google(schema: Schema) -> Schema:
     """A schema of Gemini's `parameters` as JSON Schema: there `nullable` stands for the type `null`."""
     return mapped(schema, _from_google)
 

@@ -18,6 +18,7 @@ from nexus.services.tools.registry import REGISTERED_AS
 from nexus.services.tools.schemas import (
     Schema,
     mapped,
+    nodes,
     references,
     target,
     without_references,
@@ -133,8 +134,9 @@ def _repaired(parameters: Mapping[str, Any], rules: Rules, repaired: set[str]) -
     if rules.top & schema.keys():
         schema = _as_one(schema, rules.top)
         repaired.add("top")
-    if rules.array_items:
-        schema = mapped(schema, lambda node: _with_items(node, repaired))
+    if rules.array_items and any(map(_lacks_items, nodes(schema))):
+        schema = mapped(schema, lambda node: {**node, "items": {}} if _lacks_items(node) else node)
+        repaired.add("items")
     if not rules.own_references and references(schema):
         schema = _without_own_references(schema, repaired)
     names: dict[str, str] = {}
@@ -176,13 +178,9 @@ def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, Mapping) else None
 
 
-def _with_items(node: Schema, repaired: set[str]) -> Schema:
+def _lacks_items(node: Schema) -> bool:
     kind = node.get("type")
-    is_array = kind == "array" or (isinstance(kind, list) and "array" in kind)
-    if not is_array or isinstance(node.get("items"), Mapping):
-        return node
-    repaired.add("items")
-    return {**node, "items": {}}
+    return (kind == "array" or (isinstance(kind, list) and "array" in kind)) and not isinstance(node.get("items"), dict)
 
 
 def _without_own_references(schema: Schema, repaired: set[str]) -> Schema:
@@ -231,16 +229,11 @@ def _with_parameters_renamed(schema: Schema, shown: Mapping[str, str]) -> Schema
     return renamed
 
 
-def _is_strict(schema: Mapping[str, Any]) -> bool:
+def _is_strict(schema: Schema) -> bool:
     """Whether a schema has what OpenAI demands of strict ones: objects are closed, and all their properties needed."""
-    strict = True
-
-    def check(node: Schema) -> Schema:
-        nonlocal strict
-        if "properties" in node or node.get("type") == "object":
-            needed = sorted(node.get("required", ())) == sorted(node.get("properties", ()))
-            strict = strict and node.get("additionalProperties") is False and needed
-        return node
-
-    mapped(schema, check)
-    return strict
+    return all(
+        node.get("additionalProperties") is False
+        and sorted(node.get("required", ())) == sorted(node.get("properties", ()))
+        for node in nodes(schema)
+        if "properties" in node or node.get("type") == "object"
+    )
