@@ -36,6 +36,7 @@ _CLOSING_S: Final = 0.5
 _MOTOR_CALLS: Final = int(os.environ.get("MOTOR_MAX_WORKERS", (os.cpu_count() or 1) * 5))
 _PYMONGO_CALLS: Final = 100
 _WITHOUT_ID: Final = {"_id": 0}
+_ALLOWED: Final = "mongodb://[user:password@]host[:port]/[?options] is allowed, user and password percent-encoded"
 _TLS_FILES: Final = frozenset({"tlscafile", "tlscertificatekeyfile", "tlscrlfile"})
 
 
@@ -82,7 +83,7 @@ async def open_mongo(
 def _fault(uri: str, error: Exception) -> str:
     """Why the URI cannot be used, without what it may hold of secrets."""
     if not isinstance(error, OSError) and "certificate" not in str(error):
-        return f"cannot be used ({type(error).__name__})"
+        return f"cannot be used ({type(error).__name__}); {_ALLOWED}"
     # OpenSSL does not say which file it was.
     named = [(name, path) for name, path in parse_qsl(urlsplit(uri).query) if name.lower() in _TLS_FILES]
     files = [f"{name} {path}" for name, path in named if getattr(error, "filename", None) in {None, path}]

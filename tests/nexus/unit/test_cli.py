@@ -130,6 +130,13 @@ async def test_words_that_are_wrong(words: Sequence[str], fault: str) -> None:
             NO_CERTIFICATE_OF_MONGODB,
             "database.uri: tlsCAFile /no/such.pem: cannot be used: No",
         ),
+        (
+            ("turns", "list", *ADA),
+            {"NEXUS_DATABASE__URI": "mongodb://ada:a/b@db:1"},
+            "database.uri: cannot be used (ValueError); mongodb://[user:password@]host",
+        ),
+        (("config", "reload"), ONE_PROCESS, "bus.mode is memory: there is no other process to tell"),
+        (("config", "reload"), NO_REDIS, f"Redis does not do what was asked (ConnectionError): {SEE_REDIS}"),
         (("state", "clear", *ADA), ONE_PROCESS, "bus.mode is memory: there is no other process to tell"),
         (("dead-letters", "replay", "1-1"), ONE_PROCESS, "bus.mode is memory: its dead letters are inside the proce"),
     ],
