@@ -18,7 +18,7 @@ import structlog
 from nexus import __version__
 from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.adapters.tokenizer import open_tokenizer
-from nexus.config import BusSettings, Settings, signing_of
+from nexus.config import Settings, signing_of
 from nexus.config.loading import with_stored
 from nexus.config.sources import origins
 from nexus.connections import Transport
@@ -143,7 +143,9 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
     states = SessionStates(store, metrics)
     services = None
     if settings.memory.working_memory:
-        services = _memory_services(settings, transport, store, model, counter, letters, persistence, turns, metrics)
+        services = _memory_services(
+            settings, transport, store, model, counter, letters, persistence, turns, registry, metrics
+        )
         for definition in definitions(memory_limits(settings)):
             registry.register(definition)
     builder = ContextBuilder(
@@ -158,7 +160,7 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
         counter=counter,
         metrics=metrics,
     )
-    requests = RequestService(builder, bus, ledger, letters, request_settings(settings.bus), metrics)
+    requests = RequestService(builder, bus, ledger, letters, request_settings(settings), metrics)
     catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds, metrics=metrics)
     return Nexus(
         settings,
@@ -188,6 +190,7 @@ def _memory_services(  # noqa: PLR0917  # one for each part
     letters: DeadLetterWriter,
     persistence: PersistenceService,
     turns: TurnMemory,
+    registry: ToolRegistry,
     metrics: PrometheusMetrics,
 ) -> MemoryServices:
     compactor = Compactor(store.memory, store, counter, compaction_settings(settings))
@@ -198,9 +201,17 @@ def _memory_services(  # noqa: PLR0917  # one for each part
     if model:
         refining = refining_settings(settings)
         refiner = SummaryRefiner(store.memory, store, model, counter, settings=refining, metrics=metrics)
-    answering = request_settings(settings.bus)
+    answering = request_settings(settings)
     tool_calls = ToolCallService(
-        memory, transport.bus, transport.ledger, letters, persistence, store.ping, answering, metrics
+        memory,
+        transport.bus,
+        transport.ledger,
+        letters,
+        persistence,
+        store.ping,
+        answering,
+        metrics,
+        is_announced=registry.is_tool_registered,
     )
     return MemoryServices(memory, compactor, refiner, tool_calls)
 
@@ -298,14 +309,16 @@ def refining_settings(settings: Settings) -> RefiningSettings:
     )
 
 
-def request_settings(settings: BusSettings) -> RequestSettings:
-    """Promises about requests, and the keys of their senders."""
+def request_settings(settings: Settings) -> RequestSettings:
+    """Promises about requests and calls of tools, and the keys of their senders."""
+    bus = settings.bus
     return RequestSettings(
-        deadline_ms=settings.request_deadline_ms,
-        lease_ms=settings.lease_ms,
-        answer_ttl_ms=settings.answer_ttl_s * 1_000,
-        max_payload_bytes=settings.max_payload_bytes,
-        max_in_flight=settings.max_in_flight,
-        max_in_flight_per_owner=settings.max_in_flight_per_owner,
-        signing=signing_of(settings.signing),
+        deadline_ms=bus.request_deadline_ms,
+        lease_ms=bus.lease_ms,
+        answer_ttl_ms=bus.answer_ttl_s * 1_000,
+        max_payload_bytes=bus.max_payload_bytes,
+        max_in_flight=bus.max_in_flight,
+        max_in_flight_per_owner=bus.max_in_flight_per_owner,
+        unknown_tools_after_ms=settings.tools.unknown_after_ms,
+        signing=signing_of(bus.signing),
     )

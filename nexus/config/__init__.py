@@ -243,6 +243,7 @@ class ToolSettings(_Section):
 
     modules: tuple[str, ...] = ()
     refresh_seconds: float = Field(default=30.0, ge=1, le=3_600)
+    unknown_after_ms: int | None = Field(default=None, ge=0, le=600_000)
 
 
 class UserConfigDefaults(_Section):

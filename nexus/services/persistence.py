@@ -39,6 +39,7 @@ from nexus.services.history.recorder import (
     with_fresh_id,
 )
 from nexus.services.history.rows import clamp_timestamp, further_row, human_row, llm_row, tool_row
+from nexus.services.history.tool_calls import as_id
 
 _log = structlog.get_logger(__name__)
 
@@ -46,6 +47,8 @@ _log = structlog.get_logger(__name__)
 _ROWS: Final = {Topics.LLM_RESULTS: llm_row, Topics.TOOLS_RESULTS: tool_row, Topics.RUNS_INPUT: further_row}
 # How long a reader waits for results that were accepted before.
 _PENDING_S: Final = 0.25
+# Among which a call's result is looked for.
+_NEWEST_ROWS: Final = 200
 # How soon the store is asked once more for messages that another replica has to write.
 _LOOK_AGAIN_S, _LOOK_AGAIN_AT_LAST_S = 0.01, 0.2
 
@@ -144,6 +147,14 @@ class PersistenceService:
                     break
                 await pauses.wait()
         return missing
+
+    async def has_result(self, owner_key: str, run_id: str, call_id: str) -> bool:
+        """Whether the newest rows of a run hold a result of this call. Raises StoreUnavailableError."""
+        rows = await self._store.run_messages(owner_key, run_id, limit=_NEWEST_ROWS)
+        results = [
+            row["metadata"] for row in rows if row.get("role") == "TOOL" and isinstance(row.get("metadata"), dict)
+        ]
+        return any(as_id(metadata.get("call_id")) == call_id for metadata in results)
 
     def input_row(self, message: Message, text: str, origin: RunOrigin) -> Row:
         """The row of a run's human input, with its `_id`, and with a time that is not later than now."""

@@ -285,8 +285,9 @@ class Dispatcher:
         return _Read(lambda: fault)
 
     def _read_call(self, delivery: Delivery, arrived_at: float) -> _Read:
-        # Most of them are for other runners of tools.
-        calls = self._tool_calls if may_name_memory_tool(delivery.payload) else None
+        # Most of them are for other runners of tools, where there are such.
+        answers_all = self._settings.unknown_tools_after_ms is not None
+        calls = self._tool_calls if answers_all or may_name_memory_tool(delivery.payload) else None
         call = read_tool_call(delivery, arrived_at, self._settings) if calls else None
         if calls is None or call is None:
             return _Read(partial(self._bus.done, delivery))

@@ -1,7 +1,8 @@
 """Build requests and tool calls as read from their payloads, and their answers' envelopes (contract §1, §7). Pure.
 
-Every runner of tools listens to `tools.requests`: a message that names none of the memory tools is ignored. An unusable
-call of one gets an error result where it has a run and an owner, but none where a required signature is missing.
+Every runner of tools listens to `tools.requests`: a message that names none of the memory tools is ignored, unless
+what nobody answers is to be answered (`unknown_tools_after_ms`). An unusable call gets an error result where it has a
+run and an owner, but none where a required signature is missing.
 """
 
 import hashlib
@@ -32,6 +33,10 @@ _DIGEST_CHARS: Final = 32
 # How long a call waits for another replica, or for Redis, on a bus that keeps nothing.
 _LONGEST_S: Final = 120.0
 _NAMES: Final = tuple(name.encode() for name in sorted(MEMORY_TOOLS))
+_WITHIN: Final = ("function", "function_call", "functionCall", "custom")
+_ARGUMENTS: Final = ("args", "arguments", "input")
+_CALL_IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "id")
+_NO_CALL: Final = 'content: holds no call that is understood; {"name", "args", "call_id"} is, and what models send'
 # JSON may spell the letters of a name as \u0061.
 _ESCAPED_LETTER: Final = b"\\u00"
 # For payloads that cannot be parsed. Within a text, quotation marks have a backslash before them.
@@ -52,6 +57,8 @@ class RequestSettings:
     max_payload_bytes: int = 1 << 20
     max_in_flight: int = 256
     max_in_flight_per_owner: int = 32
+    # When a call of a tool that nobody has announced gets an error result; None for never.
+    unknown_tools_after_ms: int | None = None
     signing: Signing | None = None
 
     @property
@@ -281,18 +288,19 @@ def may_name_memory_tool(payload: bytes) -> bool:
 
 
 def read_tool_call(delivery: Delivery, arrived_at: float, settings: RequestSettings) -> ToolCallRequest | None:
-    """The call in a delivery; None where it names no memory tool.
+    """The call in a delivery; None where it names no memory tool, unless all calls are to be answered.
 
     Raises:
         EnvelopeError: its sender may not send it (`UNAUTHENTICATED`).
         UnreadablePayloadError: it names no run or owner.
     """
     fingerprint, signing = hashlib.sha256(delivery.payload).hexdigest(), settings.signing
+    answers_all = settings.unknown_tools_after_ms is not None
     try:
         message = read_message(delivery, settings)
     except (EnvelopeError, UnreadablePayloadError) as error:
         named = _NAME.search(delivery.payload)
-        if named is None:
+        if named is None and not answers_all:
             return None
         if not isinstance(error, EnvelopeError) or error.code is ErrorCode.UNAUTHENTICATED:
             raise
@@ -303,33 +311,48 @@ def read_tool_call(delivery: Delivery, arrived_at: float, settings: RequestSetti
         call_id = found[1].decode() if found else ""
         # An unsigned id may belong to another sender.
         result_id = _digest(ids.owner_key, ids.run_id, ids.id, fingerprint)
+        name = named[1].decode() if named else _UNKNOWN
         return ToolCallRequest(
-            ids, named[1].decode(), call_id, result_id, delivery, arrived_at, fingerprint, signing, fault=error.message
+            ids, name, call_id, result_id, delivery, arrived_at, fingerprint, signing, fault=error.message
         )
-    content: Mapping[str, Any] = message.content if isinstance(message.content, Mapping) else {}
-    name = content.get("name")
-    if not isinstance(name, str) or name not in MEMORY_TOOLS:
+    name, args, call_id = _called(message.content)
+    if name not in MEMORY_TOOLS and not answers_all:
         return None
     session_id, fault = _session_in(message)
     unsigned = ["unsigned"] if _is_unsigned(message, settings) else []
-    call_id = as_id(content.get("call_id"))
+    fault = fault if name else _NO_CALL
     if len(call_id) > _ID_CHARS:
         call_id, fault = "", f"content.call_id: {len(call_id)} characters, at most {_ID_CHARS} are allowed"
     return ToolCallRequest(
         EnvelopeIds(message.id, message.run_id, message.owner_key),
-        name,
+        name or _UNKNOWN,
         call_id,
         _digest(message.owner_key, message.run_id, message.id, *unsigned),
         delivery,
         arrived_at,
         fingerprint,
         signing,
-        # Models' own calls have `arguments`, and orchestrators may pass them on as they are.
-        args=content.get("arguments") if content.get("args") is None else content["args"],
+        args=args,
         session_id=session_id,
         sub_agent=named_agent(message.metadata),
         fault=fault,
     )
+
+
+def _called(content: Any) -> tuple[str, Any, str]:
+    """Name, arguments and id of the call in a content: a call as models make them, by itself or as the only one.
+
+    The arguments are as they came: what is repaired to be shown must not be carried out. `""` for no name and no id.
+    """
+    call = content if isinstance(content, Mapping) else {}
+    calls = call.get("tool_calls")
+    if isinstance(calls, list) and len(calls) == 1 and isinstance(calls[0], Mapping):
+        (call,) = calls
+    inner = next((call[key] for key in _WITHIN if isinstance(call.get(key), Mapping)), call)
+    name = inner.get("name")
+    args = next((inner[key] for key in _ARGUMENTS if inner.get(key) is not None), None)
+    ids = (each.get(key) for each in (call, inner) for key in _CALL_IDS)
+    return name if isinstance(name, str) else "", args, next(filter(None, map(as_id, ids)), "")
 
 
 def _session_in(message: Message) -> tuple[str | None, str | None]:

@@ -9,6 +9,8 @@ Rules of this module:
   over from one that died does not do it again.
 - Calls are not resent. On a bus that keeps nothing, every replica with the call waits, within a bound, until it has a
   result, and carries it out itself should the other be gone.
+- A call of a tool that nobody has announced is answered by an error once the time for that is over, unless a result has
+  been recorded or the tool announced meanwhile. Where other runners of tools are expected, such calls are left alone.
 - Whatever goes wrong, a result says so. The wait for a store that is away is short: a model that knows can go on
   without. It is asked before a call is claimed, so that replicas that die while they wait are no failed attempts.
 """
@@ -17,12 +19,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple, Self
 
 import anyio
 import structlog
 
-from nexus.core.concurrency import Pauses, Pending
+from nexus.core.concurrency import Pauses, Pending, supervised
 from nexus.core.errors import BusRefusedError, BusUnavailableError, StoreUnavailableError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading
@@ -37,6 +40,7 @@ from nexus.services.requests.claims import (
     DeadLetterWriter,
 )
 from nexus.services.requests.envelope import RequestSettings, ToolCallRequest
+from nexus.services.tools.memory_tools import MEMORY_TOOLS
 
 _log = structlog.get_logger(__name__)
 
@@ -77,7 +81,8 @@ class _Done(NamedTuple):
 class ToolCallService:
     """Carries out calls of memory tools while `running()`; `pending` are accepted calls without a result.
 
-    `ping_store` returns when the store answers, and raises as `DocumentStore.ping`.
+    `ping_store` returns when the store answers, and raises as `DocumentStore.ping`; `is_announced` tells whether some
+    runner has announced a tool of that name.
     """
 
     def __init__(  # noqa: PLR0917  # one for each part
@@ -90,8 +95,13 @@ class ToolCallService:
         ping_store: Callable[[], Awaitable[None]],
         settings: RequestSettings | None = None,
         metrics: Metrics | None = None,
+        *,
+        is_announced: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._memory = memory
+        self._is_announced = is_announced
+        self._unanswered = 0
+        self._tasks = anyio.create_task_group()
         self._bus = bus
         self._dead_letters = dead_letters
         self._persistence = persistence
@@ -121,11 +131,47 @@ class ToolCallService:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Carry out accepted calls until the context ends. Wait for `pending` first, to finish them."""
-        async with self._calls.running(), self._refusals.running(), self._claims.running():
-            yield self
+        async with self._calls.running(), self._refusals.running(), self._claims.running(), self._tasks:
+            try:
+                yield self
+            finally:
+                self._tasks.cancel_scope.cancel()
 
     def offer(self, call: ToolCallRequest) -> bool:
         """Accept a call, if only to refuse it. False when even too many refusals are waiting."""
+        if call.name in MEMORY_TOOLS or call.fault is not None:
+            return self._offer(call)
+        if self._is_announced(call.name) or self._unanswered >= _MOST_WAITING:
+            self._bus.done(call.delivery)
+            return True
+        self._bus.set_aside(call.delivery, aside=True)
+        self._unanswered += 1
+        self._tasks.start_soon(supervised, self._metrics, _TASK, partial(self._answer_for_others, call))
+        return True
+
+    async def _answer_for_others(self, call: ToolCallRequest) -> None:
+        """Refuse a call of an unknown tool that nobody has answered when the time for that is over."""
+        after_ms = self._settings.unknown_tools_after_ms or 0
+        await anyio.sleep(after_ms / 1_000)
+        self._unanswered -= 1
+        reason = f"{call.name[:_ID_CHARS]}: nobody has announced such a tool, and no result came within {after_ms} ms"
+        if self._is_announced(call.name) or await self._has_result(call):
+            self._bus.done(call.delivery)
+        elif not self._offer(replace(call, fault=reason)):
+            self._bus.done(call.delivery)
+            self._dead_letters.lose(call.delivery, "too many calls of tools are waiting")
+
+    async def _has_result(self, call: ToolCallRequest) -> bool:
+        if not call.call_id:
+            return False
+        try:
+            return await self._persistence.has_result(call.ids.owner_key, call.ids.run_id, call.call_id)
+        except StoreUnavailableError as error:
+            # A second result is passed over; a run without one waits for ever.
+            _log.warning("tool_call_delayed", request_id=call.ids.id, name=call.name, reason=str(error))
+            return False
+
+    def _offer(self, call: ToolCallRequest) -> bool:
         delivery, owner = call.delivery, call.ids.owner_key
         # A bus that keeps messages hands out a bounded number of bytes.
         size = 0 if delivery.shared else len(delivery.payload)

@@ -87,6 +87,10 @@ class ToolRegistry:
         """All names, sorted."""
         return sorted(self._local.keys() | self._remote.keys())
 
+    def is_tool_registered(self, name: str) -> bool:
+        """Whether there is a tool of that name, here or elsewhere."""
+        return name in self._local or name in self._remote
+
     def is_local(self, name: str) -> bool:
         """Whether the tool of that name belongs to this process."""
         return name in self._local

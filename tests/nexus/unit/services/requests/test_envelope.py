@@ -82,6 +82,64 @@ def test_none_of_ours(content: Any) -> None:
     assert asked(Message(run_id="run_1", owner_key="ada", role=Role.AI, content=content)) is None
 
 
+FORMS: Final[dict[str, dict[str, Any]]] = {
+    "of Chat Completions": {"id": "c", "type": "function", "function": {"name": "search_memory", "arguments": "{1"}},
+    "flat": {"id": "c", "name": "search_memory", "arguments": "{1"},
+    "of Responses": {"type": "function_call", "call_id": "c", "id": "fc", "name": "search_memory", "arguments": "{1"},
+    "of Anthropic": {"type": "tool_use", "id": "c", "name": "search_memory", "input": "{1"},
+    "of Gemini": {"functionCall": {"id": "c", "name": "search_memory", "args": "{1"}},
+    "before there were tools": {"function_call": {"name": "search_memory", "arguments": "{1"}, "id": "c"},
+    "custom": {"id": "c", "type": "custom", "custom": {"name": "search_memory", "input": "{1"}},
+    "of LangChain": {"type": "tool_call", "id": "c", "name": "search_memory", "args": "{1"},
+    "the only one": {"tool_calls": [{"id": "c", "function": {"name": "search_memory", "arguments": "{1"}}]},
+    "as a result names it": {"tool_use_id": "c", "name": "search_memory", "args": "{1"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_calls(form: str) -> None:
+    """As models make them; arguments stay as they are, for what is broken must not be carried out."""
+    found = ask(call(FORMS[form]))
+    assert (found.name, found.args, found.call_id, found.fault) == ("search_memory", "{1", "c", None)
+
+
+def answering_all(content: Any) -> ToolCallRequest:
+    """The call of whatever tool, where all calls are to be answered."""
+    settings = RequestSettings(unknown_tools_after_ms=5)
+    payload = encode(call(content)) if not isinstance(content, bytes) else content
+    found = read_tool_call(Delivery(Topics.TOOLS_REQUESTS, payload), 0.0, settings)
+    assert found is not None
+    return found
+
+
+def test_a_call_of_another_tool() -> None:
+    """Is read where all calls are to be answered."""
+    found = answering_all({"name": "web_search", "args": ARGS, "call_id": "c"})
+    assert (found.name, found.call_id, found.fault) == ("web_search", "c", None)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["compact_history", [], {}, {"name": 5}, {"name": ""}, {"tool_calls": [ARGS, ARGS]}, {"function": "web_search"}],
+    ids=str,
+)
+def test_what_is_no_call(content: Any) -> None:
+    """Is a fault of one where all calls are to be answered."""
+    found = answering_all(content)
+    assert found.name == "unknown"
+    assert found.fault == (
+        'content: holds no call that is understood; {"name", "args", "call_id"} is, and what models send'
+    )
+
+
+def test_what_is_no_json() -> None:
+    """Is answered where it says whose it is."""
+    found = answering_all(b'{"id": "m", "run_id": "r", "owner_key": "ada", "role": "AI", "content": {')
+    assert (found.name, found.ids.run_id) == ("unknown", "r")
+    assert found.fault is not None
+    assert found.fault.startswith("not JSON")
+
+
 @pytest.mark.parametrize("payload", [b"", b"{", b"\xff\xfe", b'{"name": "web_search"', b"[1]"])
 def test_unreadable_and_none_of_ours(payload: bytes) -> None:
     """It is no dead letter: others may be able to read it."""

@@ -79,6 +79,7 @@ class Replica:
     heard: Subscription
     metrics: RecordingMetrics
     settings: RequestSettings
+    announced: set[str]
 
     async def results(self, count: int = 1) -> list[Message]:
         """The next `count` results."""
@@ -122,6 +123,7 @@ async def serving(beside: Replica | None = None, **settings: Any) -> AsyncIterat
     ledger = beside.ledger if beside else SettlingLedger(bus)
     letters, metrics, memory = Letters(), RecordingMetrics(), StrangeMemory(store)
     persistence, limits = PersistenceService(store, ledger=ledger), RequestSettings(**settings)
+    announced = set[str]()
     service = ToolCallService(
         memory,
         bus,
@@ -131,9 +133,10 @@ async def serving(beside: Replica | None = None, **settings: Any) -> AsyncIterat
         store.ping,
         limits,
         metrics,
+        is_announced=announced.__contains__,
     )
     async with bus.subscribe(Topics.TOOLS_RESULTS) as heard, persistence.running(), service.running():
-        yield Replica(store, bus, ledger, letters, memory, persistence, service, heard, metrics, limits)
+        yield Replica(store, bus, ledger, letters, memory, persistence, service, heard, metrics, limits, announced)
 
 
 def update(content: str = "# One", message_id: str = "msg_1", *, owner: str = "ada", **metadata: Any) -> Message:
@@ -223,6 +226,69 @@ class TestResults:
             )
             assert replica.revisions() == []
             assert (await replica.call(update(message_id="msg_2", session_id="theirs")))["status"] == "success"
+
+
+def calling_other(name: str = "weather", call_id: str = "call_1") -> Message:
+    """A call of a tool that is none of ours."""
+    return update().model_copy(update={"content": {"name": name, "args": {}, "call_id": call_id}})
+
+
+class TestOtherTools:
+    """Where all calls are to be answered, those of tools that nobody has announced are."""
+
+    async def test_a_tool_that_nobody_knows(self) -> None:
+        """Its call gets an error, which is recorded as every result."""
+        async with serving(unknown_tools_after_ms=1) as replica:
+            delivery = shared(calling_other())
+            assert replica.offer(delivery)
+            (result,) = await replica.results()
+            await replica.drained()
+        assert (result.content["status"], result.content["call_id"]) == ("error", "call_1")
+        reason = "weather: nobody has announced such a tool, and no result came within 1 ms"
+        assert (result.content["tool_name"], result.content["result"]) == ("weather", reason)
+        assert [row["content"] for row in replica.store.messages] == [reason]
+        assert replica.bus.settled == [delivery]
+
+    async def test_no_call_at_all(self) -> None:
+        """It is answered at once."""
+        async with serving(unknown_tools_after_ms=LONG_MS) as replica:
+            told = await replica.call(update().model_copy(update={"content": {"tool": "weather"}}))
+        assert told["error"]["message"].startswith("content: holds no call that is understood")
+
+    async def test_a_tool_that_is_announced(self) -> None:
+        """Before the call or after it: somebody runs it, so nothing is said."""
+        async with serving(unknown_tools_after_ms=1) as replica:
+            replica.announced.add("weather")
+            deliveries = [shared(calling_other()), shared(calling_other("late"), "2-0")]
+            replica.offer(deliveries[0])
+            replica.offer(deliveries[1])
+            replica.announced.add("late")
+
+            async def both_done() -> bool:
+                return len(replica.bus.settled) == len(deliveries)
+
+            await until(both_done)
+            assert await replica.rest() == []
+
+    async def test_a_call_that_another_has_answered(self) -> None:
+        """One that nobody has announced, but somebody runs: its result is there."""
+        async with serving(unknown_tools_after_ms=1) as replica:
+            answered = {"run_id": "run_1", "owner_key": "ada", "id": "m", "session_id": "s", "role": "TOOL"}
+            replica.store.plant("messages", [{**answered, "content": "7", "metadata": {"call_id": "call_1"}}])
+            delivery = shared(calling_other())
+            replica.offer(delivery)
+            replica.offer(shared(calling_other(call_id="call_2").model_copy(update={"id": "msg_2"}), "2-0"))
+            (result,) = await replica.results()
+            await replica.drained()
+        assert result.content["call_id"] == "call_2"
+        assert delivery in replica.bus.settled
+
+    async def test_a_service_that_stops(self) -> None:
+        """It does not wait for calls that are not its own: the bus gives them to another."""
+        async with serving(unknown_tools_after_ms=LONG_MS) as replica:
+            replica.offer(shared(calling_other()))
+            await replica.drained()
+        assert replica.bus.settled == []
 
 
 class TestOnce:
