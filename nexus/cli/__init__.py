@@ -24,6 +24,7 @@ _COMMANDS: Final = (
     "demo",
     "doctor",
     "dead-letters",
+    "context",
     "sessions",
     "session",
     "memory",

@@ -6,17 +6,16 @@ from typing import Annotated, Any
 
 import anyio
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 
-from nexus.cli.terminal import Config, bus_advice, command_settings, show_context
+from nexus.cli.terminal import Config, Form, Input, Layout, bus_advice, command_settings, run_with, show_context
 from nexus.client import AnswerError
 from nexus.config import Settings, signing_of
 from nexus.connections import open_client
 from nexus.core.errors import BusUnavailableError, NexusError
-from nexus.core.models import Message, Role, Run, new_run_id
+from nexus.core.models import Run
 from nexus.core.signing import parsed
-from nexus.core.wire import MAX_DEPTH, explain, is_deeper
+from nexus.core.wire import MAX_DEPTH, is_deeper
 
 app = typer.Typer(add_completion=False)
 
@@ -24,12 +23,10 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def command(  # noqa: PLR0917  # typer makes options of them
     owner: Annotated[str, typer.Option(help="Whose context: the owner_key.")],
-    text: Annotated[str, typer.Option("--input", help="What the person says.")],
+    text: Input,
     session: Annotated[str, typer.Option(help="The session that the run belongs to.")] = "default",
-    layout: Annotated[str | None, typer.Option(help="The layout; the service's default when not given.")] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="The form of the messages: openai, anthropic or gemini.")
-    ] = None,
+    layout: Layout = None,
+    form: Form = None,
     more: Annotated[
         str, typer.Option("--metadata", help="More of run.metadata, as a JSON object: agent, state, ...")
     ] = "{}",
@@ -46,15 +43,7 @@ def command(  # noqa: PLR0917  # typer makes options of them
         raise NexusError("bus.mode is memory: there is no other process to ask")
     given = {"session_id": session, "layout": layout, "format": form}
     metadata = _json_object("--metadata", more) | {name: value for name, value in given.items() if value}
-    run_id = new_run_id()
-    try:
-        "".join((owner, text, session, layout or "", form or "")).encode()
-        human = Message(run_id=run_id, owner_key=owner, role=Role.HUMAN, content=text)
-        run = Run(id=run_id, owner_key=owner, history=[human], metadata=metadata)
-    except UnicodeEncodeError:
-        raise NexusError("--owner, --input, --session, --layout and --format: UTF-8 text is needed") from None
-    except ValidationError as error:
-        raise NexusError(explain(error).replace("owner_key", "--owner")) from None
+    run = run_with(owner, text, metadata)
     try:
         content = anyio.run(_request, settings, run, timeout)
     except AnswerError as error:

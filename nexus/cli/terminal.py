@@ -35,7 +35,7 @@ from nexus.core.errors import (
     StoreRejectedError,
     StoreUnavailableError,
 )
-from nexus.core.models import Identifier
+from nexus.core.models import Identifier, Message, Role, Run, new_run_id
 from nexus.core.ports import Row, Store
 from nexus.core.ports.store import TransferableStore
 from nexus.core.wire import explain
@@ -53,6 +53,9 @@ Config = Annotated[
 ]
 Owner = Annotated[str, typer.Option(help="Whose session: the owner_key.")]
 Session = Annotated[str, typer.Option(help="The session.")]
+Input = Annotated[str, typer.Option("--input", help="What the person says.")]
+Layout = Annotated[str | None, typer.Option(help="The layout; the service's default when not given.")]
+Form = Annotated[str | None, typer.Option("--format", help="The form of the messages: openai, anthropic or gemini.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -102,6 +105,19 @@ def session_settings(config: Path | None, owner: str, session: str) -> Settings:
 def is_utf8(text: str) -> bool:
     """Whether all of a word of the command line was UTF-8."""
     return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def run_with(owner: str, text: str, metadata: Mapping[str, Any]) -> Run:
+    """A run that begins with this input, for the commands that ask for a context; NexusError for what none can be."""
+    run_id = new_run_id()
+    try:
+        "".join((owner, text, *(value for value in metadata.values() if isinstance(value, str)))).encode()
+        human = Message(run_id=run_id, owner_key=owner, role=Role.HUMAN, content=text)
+        return Run(id=run_id, owner_key=owner, history=[human], metadata=metadata)
+    except UnicodeEncodeError:
+        raise NexusError("--owner, --input, --session, --layout and --format: UTF-8 text is needed") from None
+    except ValidationError as error:
+        raise NexusError(explain(error).replace("owner_key", "--owner")) from None
 
 
 async def require_session(store: Store, owner: str, session: str) -> None:
@@ -305,7 +321,7 @@ def _labels(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
 
 def _note(console: Console, label: str, items: Sequence[str]) -> None:
     if items:
-        console.print(f"{label}: {'; '.join(items)}", style="yellow", markup=False)
+        console.print(f"{label}: {printable('; '.join(items))}", style="yellow", markup=False)
 
 
 def _manifest_table(blocks: Sequence[Mapping[str, Any]]) -> Table:
@@ -335,8 +351,8 @@ def _readable(message: Any) -> str:
 
 
 def _shortened(text: str) -> str:
-    lines = text.split("\n")
+    lines = text_lines(text)
     if len(lines) <= _SHOWN_LINES:
-        return text
+        return "\n".join(lines)
     half = _SHOWN_LINES // 2
     return "\n".join([*lines[:half], f"... ({len(lines) - 2 * half} lines not shown here) ...", *lines[-half:]])

@@ -68,6 +68,7 @@ from nexus.services.context.run_prefix import (
 )
 from nexus.services.context.session import (
     NOT_COMPACTED,
+    TO_COMPACT,
     CompactionCooldown,
     Recalled,
     compact_session,
@@ -186,6 +187,22 @@ class ContextBuilder:
             result = RequestError(ErrorCode.INTERNAL, "the context could not be built; the service's log says why")
             failed = True
         return Built(result or deadline.exceeded(), start.outbox_row(), failed)
+
+    async def preview(self, message: Message, deadline: Deadline) -> dict[str, Any]:
+        """The content of the answer that a request for a run's first context would get now.
+
+        Nothing is recorded, kept or compacted.
+
+        Raises:
+            RequestError: as the answer would say.
+        """
+        request = read_request(message, default_layout=self.settings.default_layout)
+        build = self._begin(request, deadline)._replace(preview=True)
+        _check_input(build)
+        with anyio.move_on_after(deadline.left_s):
+            # A start that is not running records nothing.
+            return await self._content(build, RunStart(self._sources, build), _Timings(self._metrics, {}))
+        raise deadline.exceeded()
 
     async def _unrecorded(self, request: BuildRequest, deadline: Deadline) -> int:
         """How many of the messages that the request is to come after are not recorded, after a wait for them."""
@@ -328,7 +345,7 @@ class ContextBuilder:
             )
             if outcome == "compacted":
                 context = await self._agent_context(build, start, timings)
-            notes = [NOT_COMPACTED] if outcome == "delayed" else []
+            notes = [{"delayed": NOT_COMPACTED, "due": TO_COMPACT}[outcome]] if outcome in {"delayed", "due"} else []
         view = context.memory.view
         # Nothing is recorded of a sub-agent without a role: it has been refused by now.
         start.begin(view.remembered.goal if view else None)

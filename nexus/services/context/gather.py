@@ -104,6 +104,7 @@ class Build(NamedTuple):
         run_chars: about how many characters the run's later messages hold.
         unrecorded: how many of the messages that the request is to come after (`after`) are not recorded.
         outbox_waiting: recorded rows of some owner wait in the outbox.
+        preview: nothing is kept for later builds, and nothing is compacted.
     """
 
     request: BuildRequest
@@ -115,6 +116,7 @@ class Build(NamedTuple):
     run_chars: int = 0
     unrecorded: int = 0
     outbox_waiting: bool = False
+    preview: bool = False
 
     def budget_with(self, tools: Sequence[dict[str, Any]]) -> Budget:
         """The budget with other tools."""
@@ -170,6 +172,8 @@ class Sources:
         self, build: Build, mine: bytes, parse: Callable[[bytes], _Beginning], compactions: int = 0
     ) -> _Beginning | None:
         """Keep `mine` for later builds of the run. Returns what another build has kept before, if anything."""
+        if build.preview:
+            return None
 
         async def call() -> _Beginning | None:
             key = prefix_key(build.request, compactions)

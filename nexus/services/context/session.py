@@ -47,6 +47,7 @@ _MOST_COOLDOWNS: Final = 1_000
 _CHARS_A_TOKEN: Final = 8
 _LEAST_CHARS: Final = 1 << 20
 _TURN_MEMORY: Final = "TURN_MEMORY"
+TO_COMPACT: Final = "history: a request would have the session compacted; this is the context without that"
 NOT_COMPACTED: Final = "history: the session could not be compacted in time; it is tried again for the next context"
 
 
@@ -311,15 +312,17 @@ async def compact_session(
     tools: Sequence[dict[str, Any]],
     *,
     cut: bool,
-) -> Literal["compacted", "unchanged", "delayed"]:
+) -> Literal["compacted", "unchanged", "delayed", "due"]:
     """Compact the session if the assembled context is too heavy, or `cut`: older messages are never read.
 
     A `compacted` session has to be read again. An `unchanged` one had nothing to compact, or no compaction for which
-    this build waits. With `delayed` one was needed and failed, or did not end in time.
+    this build waits. With `delayed` one was needed and failed, or did not end in time. `due`: a preview makes none.
     """
     request = _compaction(build, assembled, tools, cut=cut)
     if request is None or cooldown.holds(request):
         return "unchanged"
+    if build.preview:
+        return "due"
     job = memory.compact_soon(request, long=cut)
     if cut:
         # It takes long. If there is nothing to compact, the next steps of the run need not try again.

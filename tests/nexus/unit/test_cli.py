@@ -30,6 +30,7 @@ COMMANDS = {
     "demo",
     "doctor",
     "dead-letters",
+    "context",
     "sessions",
     "session",
     "memory",

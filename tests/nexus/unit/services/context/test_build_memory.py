@@ -15,12 +15,13 @@ from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction, CompactionJob, CompactionRequest, Snapshot
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.context.session import TO_COMPACT
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.context.test_build_agent import SUB, asking, history
 from tests.nexus.unit.services.context.test_working_memory_blocks import AT, overview
-from tests.nexus.unit.services.parts import Parts, definition, opened, past
+from tests.nexus.unit.services.parts import Parts, definition, opened, past, within
 
 PROMPT: dict[str, Any] = {"agent": {"system_prompt": "You help."}}
 TIGHT = WindowSettings(context_window=2_000, summary_max_tokens=50)
@@ -371,3 +372,14 @@ class TestTools:
         assert {tool["function"]["name"] for tool in main["tools"]} == MEMORY_TOOLS
         assert {tool["function"]["name"] for tool in sub["tools"]} == READING_TOOLS
         assert "WORKING_MEMORY" not in tags(sub)
+
+
+async def test_a_preview_compacts_nothing() -> None:
+    """It says that a request would have the session compacted."""
+    async with remembering(40, length=30) as (parts, memory):
+        shown = await parts.builder.preview(asking(**PROMPT), within(5))
+        assert (memory.wishes, memory.soon) == ([], [])
+        assert TO_COMPACT in shown["context"]["notes"]
+        content = await parts.build(asking(**PROMPT))
+        assert memory.wishes
+        assert TO_COMPACT not in content["context"]["notes"]

@@ -7,7 +7,7 @@ import anyio
 import bson
 import pytest
 
-from nexus.adapters.in_memory import MemoryBus
+from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part, Stage
 from nexus.core.models import Message, new_row_id, seconds_of
@@ -352,3 +352,42 @@ async def test_a_build_that_fails_is_measured_as_far_as_it_came(text: str) -> No
     metrics = await built(request(text), settings=BuilderSettings(on_history_failure="error"), down=True)
     assert metrics.stages == ([Stage.GATHER, Stage.BUILD] if text else [])
     assert metrics.counted[Part.HISTORY] == (1 if text else 0)
+
+
+class CountingLedger(MemoryLedger):
+    """A ledger that counts what it is given to keep."""
+
+    given = 0
+
+    async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
+        """Keep a value."""
+        self.given += 1
+        return await super().keep_first(key, value, keep_ms)
+
+
+@pytest.mark.parametrize("layout", ["dialogue", "agent", "thinking"])
+async def test_a_preview(layout: str) -> None:
+    """It is what a build of the same request gives, and neither records nor keeps anything."""
+    store, ledger = FakeStore(), CountingLedger(MemoryBus())
+    asked = request("What now?", run_metadata={"layout": layout})
+    async with opened(store, ledger=ledger) as parts:
+        store.plant("messages", past(3))
+        parts.registry.register(definition(), print)
+        before = [*store.messages]
+        shown = await parts.builder.preview(asked, within(5))
+        assert (store.messages, ledger.given) == (before, 0)
+        content = await parts.build(asked)
+        assert (len(store.messages), ledger.given) == (len(before) + 1, 1)
+    for found in (shown, content):
+        found["context"]["timings_ms"] = {}
+    assert shown == content
+
+
+async def test_a_preview_of_what_is_refused() -> None:
+    """The error is that of the answer."""
+    async with opened() as parts:
+        with pytest.raises(RequestError, match="EMPTY_INPUT"):
+            await parts.builder.preview(request(" "), within(5))
+    async with opened(HangingStore("newest_messages")) as parts:
+        shown = await parts.builder.preview(request("x"), within(0.2))
+        assert shown["degraded"] == ["history"]
