@@ -3,6 +3,7 @@
     (Messages that are not told here, and that search_memory finds: 48)
     - 2026-03-01 10:02Z (6 messages): Asked: Which trains go to Porto? Tools: timetable gave trains: 3. Answered: Three.
     - 2026-03-01 10:07Z (2 messages, in part): Tools: timetable (to: Faro) gave trains: 4.
+    - 2026-03-01 10:09Z (2 messages): 问：还有别的车吗？ 答：没有了。
 
 Rules of this module:
 
@@ -11,6 +12,7 @@ Rules of this module:
 - Where there is too much, lines become shorter, the oldest first, in fixed steps, so that a line that need not change
   has the same bytes in the next summary. Then the oldest are left out and counted in the first line. A third of the
   room is for the earlier lines, as long as there is that much of them.
+- A line has the words of its own language (see `text/words`); its head and the first line are the same in all.
 - A line has parts, each behind a label. In a shorter form, sentences with figures and names come first, in the answer
   before the question: however short it is, it says the outcome.
 - A compaction may cover a part of a run, or its tool calls alone. Then the line says "in part", and calls nothing
@@ -21,7 +23,7 @@ Rules of this module:
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from nexus.core.models import parse_moment
@@ -46,7 +48,6 @@ from nexus.services.text.digest import (
 from nexus.services.text.sentences import (
     GAP,
     clip,
-    ended,
     is_blank,
     is_question,
     printable_line,
@@ -55,16 +56,18 @@ from nexus.services.text.sentences import (
     slices,
     weight,
 )
+from nexus.services.text.summary_checks import language_of_user
+from nexus.services.text.words import CHINESE, ENGLISH, Words, words_in
 
 TokenCount = Callable[[str], int]
 
-_ASKED: Final = "Asked: "
-_TOOLS: Final = "Tools: "
-_DECIDED: Final = "Decided: "
-_ANSWERED: Final = "Answered: "
-_SAID: Final = "Said: "
+_ASKED: Final = (ENGLISH.asked, CHINESE.asked)
+_TOOLS: Final = (ENGLISH.tools, CHINESE.tools)
 # Labels by the worth of the best sentence behind them.
-_BY_WORTH: Final = (_ANSWERED, _SAID, _ASKED, _TOOLS, "", _DECIDED)
+_BY_WORTH: Final = (
+    *(ENGLISH.answered, CHINESE.answered, ENGLISH.said, CHINESE.said),
+    *(*_ASKED, *_TOOLS, "", ENGLISH.decided, CHINESE.decided),
+)
 _LABEL: Final = re.compile(rf"(?:\A| )({'|'.join(filter(None, _BY_WORTH))})")
 
 _NOT_TOLD: Final = "(Messages that are not told here, and that search_memory finds: {:,})"
@@ -76,6 +79,8 @@ _LINE: Final = re.compile(
     r"(- (?:\d{4}-\d\d-\d\d \d\d:\d\dZ|at an unknown time) \((\d[\d,]{0,15}) messages?(?:, in part)?\): )(\S.*)"
 )
 
+# The characters of a question and of an answer that say in which language they are.
+_EXAMINED: Final = 2_000
 # Weights (see `sentences`) of a line and of its parts; the rest is for outcomes of tools.
 _LINE_ROOM: Final = 1_200
 _ASKED_ROOM: Final = 320
@@ -92,7 +97,9 @@ _LEAST_TOKENS: Final = 16
 # A word with a capital that begins no sentence, or one with a sign as in names of files and versions.
 _NAME: Final = re.compile(r"(?<=[\w,;:(] )[^\W\d_a-z]\w+|\w+[/_@-]\w+|\w+\.\w+", re.ASCII)
 # Borders of tool outcomes: names of tools are in lower case, which begins no sentence elsewhere.
-_CALLS: Final = re.compile(r"(?<=[.!?…。！？]) (?=\S+ (?:\(|gave |failed|has no result)|Also used )")
+_CALLS: Final = re.compile(
+    r"(?<=[.!?…。！？]) (?=\S+ (?:\(|gave |failed|has no result|得到 |失败|没有结果)|Also used |还用了 )"
+)
 # With more room than this, the best sentence leaves some for the question.
 _ONE_SENTENCE_ROOM: Final = 120
 
@@ -256,7 +263,9 @@ def _number(text: str) -> int:
 
 def _line_of(run: Sequence[Row], elsewhere: Collection[str]) -> _Line | None:
     facts = read_facts(run)
-    text = _text_of(facts)
+    asked = _said_by(facts, "user")[:_EXAMINED]
+    words = words_in(language_of_user(asked, (facts.answer or _said_by(facts, "assistant"))[:_EXAMINED]))
+    text = _text_of(facts, words)
     if not text:
         return None
     moments = [moment for row in run if (moment := parse_moment(row.get("timestamp")))]
@@ -271,38 +280,40 @@ def _forms(head: str, text: str) -> tuple[str, ...]:
     return (f"{head}{text}", *(f"{head}{shorten_line(text, room)}" for room in _SHORT))
 
 
-def _text_of(facts: TurnFacts) -> str:
+def _text_of(facts: TurnFacts, words: Words) -> str:
     """Question, tool outcomes, decisions and answer on one line; `""` where there is none of these."""
     room = _ANSWERED_ROOM if facts.outcomes else _ANSWERED_ALONE_ROOM
-    asked = _labelled(_ASKED, _said_by(facts, "user"), _ASKED_ROOM)
+    asked = _labelled(words.asked, _said_by(facts, "user"), _ASKED_ROOM, words)
     if facts.finished:
-        last = _labelled(_ANSWERED, facts.answer, room)
+        last = _labelled(words.answered, facts.answer, room, words)
         earlier = [item.text for item in facts.messages if item.speaker == "assistant" and item.text != facts.answer]
         decided = sentences_with_cue(earlier, DECISION, most=1, room=_DECIDED_ROOM)
     else:
-        last, decided = _labelled(_SAID, _said_by(facts, "assistant"), room), []
-    others = [asked, *(f"{_DECIDED}{ended(sentence)}" for sentence in decided if sentence not in last), last]
-    done = _tools_of(facts, _LINE_ROOM - sum(weight(part) + 1 for part in others))
+        last, decided = _labelled(words.said, _said_by(facts, "assistant"), room, words), []
+    others = [asked, *(f"{words.decided}{words.ended(sentence)}" for sentence in decided if sentence not in last), last]
+    done = _tools_of(facts, words, _LINE_ROOM - sum(weight(part) + 1 for part in others))
     return printable_line(" ".join(filter(None, (asked, done, *others[1:]))))
 
 
-def _tools_of(facts: TurnFacts, room: int) -> str:
+def _tools_of(facts: TurnFacts, words: Words, room: int) -> str:
     """A sentence for each call, and one for those for which there is no room; `""` for none."""
     if not facts.outcomes:
         return ""
     told_of, others = describe_calls(
-        [read_result(outcome) for outcome in facts.outcomes], call_and_result, room - len(_TOOLS)
+        [read_result(outcome) for outcome in facts.outcomes],
+        partial(call_and_result, words=words),
+        room - weight(words.tools),
     )
-    rest = tools_used(others, COUNT_ROOM, "Also used")
-    return _TOOLS + " ".join(filter(None, (*map(ended, told_of), rest)))
+    rest = tools_used(others, COUNT_ROOM, words, also=True)
+    return words.tools + " ".join(filter(None, (*map(words.ended, told_of), rest)))
 
 
 def _said_by(facts: TurnFacts, speaker: Speaker) -> str:
     return "\n".join(item.text for item in facts.messages if item.speaker == speaker and not is_blank(item.text))
 
 
-def _labelled(label: str, text: str, room: int) -> str:
-    return "" if is_blank(text) else f"{label}{ended(digest(text, room))}"
+def _labelled(label: str, text: str, room: int, words: Words) -> str:
+    return "" if is_blank(text) else f"{label}{words.ended(digest(text, room))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +329,7 @@ class _Sentence:
     def worth(self) -> int:
         """How much it says: figures and names. Of a question's part, only questions count."""
         asks = is_question(self.text)
-        if self.label == _ASKED:
+        if self.label in _ASKED:
             return asks
         return 0 if asks else min(2 * len(figures(self.text)) + len(_NAME.findall(self.text)), 6)
 
@@ -351,7 +362,7 @@ def _sentences_of(line: str) -> Iterator[_Sentence]:
     before, *labelled = _LABEL.split(line)
     parts = [("", before), *zip(labelled[::2], labelled[1::2], strict=True)]
     for part, (label, text) in enumerate(parts):
-        texts = _CALLS.split(text) if label == _TOOLS else sentences(text)
+        texts = _CALLS.split(text) if label in _TOOLS else sentences(text)
         for place, sentence in enumerate(texts):
             yield _Sentence(part, place, label, sentence)
 

@@ -39,6 +39,7 @@ from nexus.services.text.sentences import (
     sentences,
     weight,
 )
+from nexus.services.text.words import ENGLISH, Words
 
 _NUMERALS: Final = "〇零一二三四五六七八九十百千万亿"
 # A Chinese numeral by itself is most often part of a word.
@@ -291,12 +292,12 @@ def describe_calls(
     return fitted(descriptions, room - len(kept) * _APART, _MOST_OF_CALL), others
 
 
-def call_and_result(outcome: ToolOutcome, room: int) -> str:
+def call_and_result(outcome: ToolOutcome, room: int, words: Words = ENGLISH) -> str:
     """The call and its result as one sentence without its full stop."""
-    result = _result_in_words(outcome, room)
+    result = _result_in_words(outcome, room, words)
     call = call_with_arguments(outcome, max(room * 2 // 5, room - weight(result) - 1))
     left = room - weight(call) - 1
-    return f"{call} {result if weight(result) <= left else _result_in_words(outcome, left)}"
+    return f"{call} {result if weight(result) <= left else _result_in_words(outcome, left, words)}"
 
 
 def call_with_arguments(outcome: ToolOutcome, room: int) -> str:
@@ -307,10 +308,10 @@ def call_with_arguments(outcome: ToolOutcome, room: int) -> str:
     return f"{name} ({given})" if _says_something(given, left) else name
 
 
-def result_of_call(outcome: ToolOutcome, room: int) -> str:
+def result_of_call(outcome: ToolOutcome, room: int, words: Words = ENGLISH) -> str:
     """The name and the result."""
     name = _short(outcome.name)
-    return f"{name} {_result_in_words(outcome, room - weight(name) - 1)}"
+    return f"{name} {_result_in_words(outcome, room - weight(name) - 1, words)}"
 
 
 def read_result(outcome: ToolOutcome) -> ToolOutcome:
@@ -319,25 +320,27 @@ def read_result(outcome: ToolOutcome) -> ToolOutcome:
     return outcome.model_copy(update={"result": opened(outcome.result), "success": success})
 
 
-def tools_used(outcomes: Sequence[ToolOutcome], room: int, head: str = "Used") -> str:
+def tools_used(outcomes: Sequence[ToolOutcome], room: int, words: Words = ENGLISH, *, also: bool = False) -> str:
     """Which tools, how often, and how many calls came to nothing, as a sentence; `""` for none."""
+    form = words.also_used if also else words.used
     if not outcomes:
         return ""
     counts = Counter(item.name for item in outcomes)
     failed = sum(item.result is not None and item.success is False for item in outcomes)
     lost = sum(item.result is None for item in outcomes)
-    bad = [f"{count:,} {what}" for count, what in ((failed, "failed"), (lost, "without a result")) if count]
-    end = f" (of {len(outcomes):,} calls {', '.join(bad)})" if bad else ""
+    counted = ((failed, words.of_them_failed), (lost, words.of_them_lost))
+    bad = [what.format(count) for count, what in counted if count]
+    end = words.of_calls.format(len(outcomes), ", ".join(bad)) if bad else ""
     names: list[str] = []
-    left = room - weight(f"{head}  and {len(counts):,} more{end}.")
+    left = room - weight(form.format("", words.and_more.format(len(counts)), end))
     for name, count in counts.items():
-        text = f"{_short(name)}{f' {count:,} times' if count > 1 else ''}"
+        text = f"{_short(name)}{words.times.format(count) if count > 1 else ''}"
         left -= weight(text) + len(", ")
         if left < 0 and names:
             break
         names.append(text)
-    more = f" and {len(counts) - len(names):,} more" if len(counts) > len(names) else ""
-    return f"{head} {', '.join(names)}{more}{end}."
+    more = words.and_more.format(len(counts) - len(names)) if len(counts) > len(names) else ""
+    return form.format(", ".join(names), more, end)
 
 
 def _picked(order: Sequence[int], outcomes: Sequence[ToolOutcome], describe: Describe, room: int) -> set[int]:
@@ -365,15 +368,15 @@ def _gave_figures(outcome: ToolOutcome) -> bool:
     )
 
 
-def _result_in_words(outcome: ToolOutcome, room: int) -> str:
+def _result_in_words(outcome: ToolOutcome, room: int, words: Words) -> str:
     if outcome.result is None:
-        return "has no result"
+        return words.no_result
     if outcome.success is False:
-        reason = _reason(outcome.result, room - len("failed: "))
-        return f"failed: {reason}" if reason else "failed"
-    left = room - len("gave ")
-    given = outline(outcome.result, left) or "an empty result"
-    return f"gave {given if _says_something(given, left) else 'a result'}"
+        reason = _reason(outcome.result, room - weight(words.failed_because.format("")))
+        return words.failed_because.format(reason) if reason else words.failed
+    left = room - weight(words.gave.format(""))
+    given = outline(outcome.result, left) or words.empty_result
+    return words.gave.format(given if _says_something(given, left) else words.some_result)
 
 
 def _reason(result: Any, room: int) -> str:

@@ -73,11 +73,6 @@ def is_question(text: str) -> bool:
     return _QUESTION.search(text[-8:]) is not None
 
 
-def ended(text: str) -> str:
-    """`text` with a full stop, if nothing ends it."""
-    return text if is_ended(text) else f"{text}."
-
-
 def joint(text: str) -> str:
     """The text between a sentence and the next."""
     if text[-1:] in _FULL_WIDTH:

@@ -1,6 +1,7 @@
 """A summary by rules, from the facts of a turn: the same facts give the same words (contract §6). Pure.
 
     Asked: How many reviews are there? pubmed_search (query: SGLT2) gave total: 156. Answered: There are 156.
+    问：有多少篇综述？ pubmed_search (query: SGLT2) 得到 total: 156。 答：共有156篇。
 
 - It keeps names, numbers, parameters and outcomes: calls with their arguments, results with their key figures,
   failures with their reasons, the first and the last sentence of the answer, and those with figures.
@@ -11,6 +12,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -32,10 +34,12 @@ from nexus.services.text.digest import (
     sentences_with_cue,
     tools_used,
 )
-from nexus.services.text.sentences import clip, ended, first_whole, is_blank, sentences, weight
+from nexus.services.text.sentences import clip, first_whole, is_blank, sentences, weight
+from nexus.services.text.summary_checks import language_of_user
+from nexus.services.text.words import Words, words_in
 
-NO_ANSWER: Final = "No answer is known yet."
-_NOT_ASKED: Final = "Nothing is known of what was asked."
+# The characters of a question and of an answer that say in which language they are.
+_EXAMINED: Final = 2_000
 # The text around the parts of a brief summary.
 _BRIEF_MARKS: Final = len("Asked: . . Answered: .")
 
@@ -60,61 +64,70 @@ def summarise_by_rules(facts: TurnFacts) -> Summaries:
     """The three depths. They keep names, numbers, parameters and outcomes, and are never empty."""
     # Results are read once, and described several times.
     facts = replace(facts, outcomes=tuple(map(read_result, facts.outcomes)))
-    detailed = _detailed(facts)
-    brief = _brief(facts, _brief_room(detailed))
-    return Summaries(brief=brief, detailed=detailed, structured=_structured(facts), source="fallback")
+    words = _words_for(_asked(facts), facts.answer)
+    detailed = _detailed(facts, words)
+    brief = _brief(facts, _brief_room(detailed), words)
+    return Summaries(brief=brief, detailed=detailed, structured=_structured(facts, words), source="fallback")
+
+
+def _words_for(asked: str, answered: str = "") -> Words:
+    return words_in(language_of_user(asked[:_EXAMINED], answered[:_EXAMINED]))
 
 
 def summarise_input(text: str) -> Summaries:
     """As `summarise_by_rules` for a turn of which only this input is known."""
     asked = "" if is_blank(text) else text
-    said = f"Asked: {ended(digest(asked, _ASKED))}" if asked else _NOT_ASKED
-    detailed = f"{said} {NO_ANSWER}"
+    words = _words_for(asked)
+    detailed = f"{_question(asked, words)} {words.no_answer}"
     question = _headline(asked)
     return Summaries(
-        brief=_brief_of_input(question, _brief_room(detailed)),
+        brief=_brief_of_input(question, _brief_room(detailed), words),
         detailed=detailed,
-        structured=Structured(overview=_brief_of_input(question, _OVERVIEW)),
+        structured=Structured(overview=_brief_of_input(question, _OVERVIEW, words)),
     )
 
 
-def _brief_of_input(question: str, room: int) -> str:
+def _question(asked: str, words: Words) -> str:
+    return f"{words.asked}{words.ended(digest(asked, _ASKED))}" if asked else words.not_asked
+
+
+def _brief_of_input(question: str, room: int, words: Words) -> str:
     for_asked = min(weight(question), room - _BRIEF_MARKS)
     if for_asked < min(weight(question), _LEAST_ASKED) or not question:
-        return NO_ANSWER
-    return f"Asked: {ended(clip(question, for_asked))} {NO_ANSWER}"
+        return words.no_answer
+    return f"{words.asked}{words.ended(clip(question, for_asked))} {words.no_answer}"
 
 
 def _brief_room(detailed: str) -> int:
     return min(int(weight(detailed) * _SHARE) - _HEAD, _BRIEF)
 
 
-def _detailed(facts: TurnFacts) -> str:
-    asked = f"Asked: {ended(digest(_asked(facts), _ASKED))}" if _asked(facts) else _NOT_ASKED
-    answered = _answered(facts)
+def _detailed(facts: TurnFacts, words: Words) -> str:
+    asked, answered = _question(_asked(facts), words), _answered(facts, words)
     decided = sentences_with_cue(_thoughts(facts), DECISION, most=1, room=_DECIDED)
-    said = [f"Decided: {ended(sentence)}" for sentence in decided if sentence not in answered]
+    said = [f"{words.decided}{words.ended(sentence)}" for sentence in decided if sentence not in answered]
     room = _DETAILED - sum(weight(part) + 1 for part in (asked, answered, *said))
-    return " ".join([asked, *_done(facts, room), *said, answered])
+    return " ".join([asked, *_done(facts, room, words), *said, answered])
 
 
-def _done(facts: TurnFacts, room: int) -> list[str]:
+def _done(facts: TurnFacts, room: int, words: Words) -> list[str]:
     """A sentence for each call, and one for those for which there is no room."""
     if not facts.outcomes:
-        return ["No tool was called."] if facts.answer or facts.finished else []
-    said, others = describe_calls(facts.outcomes, call_and_result, room)
-    return [*map(ended, said), *_also_used(others)]
+        return [words.no_tool] if facts.answer or facts.finished else []
+    said, others = describe_calls(facts.outcomes, partial(call_and_result, words=words), room)
+    return [*map(words.ended, said), *_also_used(others, words)]
 
 
-def _answered(facts: TurnFacts) -> str:
+def _answered(facts: TurnFacts, words: Words) -> str:
     if not is_blank(facts.answer):
-        return f"Answered: {ended(digest(facts.answer, _ANSWERED if facts.outcomes else _ANSWERED_ALONE))}"
-    return "The answer is empty." if facts.finished else NO_ANSWER
+        room = _ANSWERED if facts.outcomes else _ANSWERED_ALONE
+        return f"{words.answered}{words.ended(digest(facts.answer, room))}"
+    return words.empty_answer if facts.finished else words.no_answer
 
 
-def _brief(facts: TurnFacts, room: int) -> str:
+def _brief(facts: TurnFacts, room: int, words: Words) -> str:
     """The question, the tools and the answer; where room is short, the answer counts most."""
-    question, used = _headline(_asked(facts)), tools_used(facts.outcomes, room * 2 // 5)
+    question, used = _headline(_asked(facts)), tools_used(facts.outcomes, room * 2 // 5, words)
     answer = _headline(facts.answer, with_figures=bool(facts.outcomes))
     for asked, tools in ((question, used), ("", used), ("", "")):
         left = room - weight(tools) - _BRIEF_MARKS
@@ -123,9 +136,11 @@ def _brief(facts: TurnFacts, room: int) -> str:
         if for_asked >= min(weight(asked), _LEAST_ASKED) and for_answer >= min(weight(answer), _LEAST):
             break
     parts = [
-        f"Asked: {ended(clip(asked, for_asked))}" if asked else "",
+        f"{words.asked}{words.ended(clip(asked, for_asked))}" if asked else "",
         tools,
-        f"Answered: {ended(excerpt(answer, max(for_answer, _LEAST)))}" if answer else _answered(facts),
+        f"{words.answered}{words.ended(excerpt(answer, max(for_answer, _LEAST)))}"
+        if answer
+        else _answered(facts, words),
     ]
     return " ".join(filter(None, parts))
 
@@ -138,32 +153,32 @@ def _headline(text: str, *, with_figures: bool = False) -> str:
     return next(with_figure, None) or first_whole(text) or digest(text, _SENTENCE)
 
 
-def _structured(facts: TurnFacts) -> Structured:
+def _structured(facts: TurnFacts, words: Words) -> Structured:
     actions, unnamed = describe_calls(facts.outcomes, call_with_arguments, _ACTIONS)
-    results, others = describe_calls(facts.outcomes, result_of_call, _RESULTS)
-    more = [f"results of other calls: {len(others):,} more"] if others else []
+    results, others = describe_calls(facts.outcomes, partial(result_of_call, words=words), _RESULTS)
+    more = [words.other_results.format(len(others))] if others else []
     next_steps = sentences_with_cue(islice(_spoken(facts), 1), NEXT_STEP, most=_SENTENCES, room=_SENTENCE)
     decisions = sentences_with_cue([*_thoughts(facts), facts.answer], DECISION, most=_SENTENCES, room=_SENTENCE)
     return Structured(
-        overview=_brief(facts, _OVERVIEW),
-        actions=(*actions, *_also_used(unnamed)),
-        results=(*results, *more, *_findings(facts, results)),
+        overview=_brief(facts, _OVERVIEW, words),
+        actions=(*actions, *_also_used(unnamed, words)),
+        results=(*results, *more, *_findings(facts, results, words)),
         decisions=tuple(sentence for sentence in decisions if sentence not in next_steps),
         next_steps=tuple(next_steps),
     )
 
 
-def _also_used(outcomes: Sequence[ToolOutcome]) -> list[str]:
-    return [tools_used(outcomes, COUNT_ROOM, "Also used")] if outcomes else []
+def _also_used(outcomes: Sequence[ToolOutcome], words: Words) -> list[str]:
+    return [tools_used(outcomes, COUNT_ROOM, words, also=True)] if outcomes else []
 
 
-def _findings(facts: TurnFacts, came: Sequence[str]) -> list[str]:
+def _findings(facts: TurnFacts, came: Sequence[str], words: Words) -> list[str]:
     """The sentences of the answer with figures that no result has shown; its headline, where nothing else is known."""
     shown = set(figures(" ".join(came)))
     found = [sentence for sentence in sentences(facts.answer) if not shown.issuperset(figures(sentence))]
     lines = [excerpt(sentence, _SENTENCE) for sentence in found[:_SENTENCES]]
     if len(found) > len(lines):
-        lines.append(f"sentences of the answer with other figures: {len(found) - len(lines):,} more")
+        lines.append(words.other_sentences.format(len(found) - len(lines)))
     return lines or ([excerpt(_headline(facts.answer), _SENTENCE)] if not came and not is_blank(facts.answer) else [])
 
 

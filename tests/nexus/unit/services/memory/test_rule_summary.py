@@ -111,6 +111,23 @@ class TestLines:
         assert told("", [question, answer], 99).startswith("- 2026-03-01 09:00Z (2 messages): Asked: text 0.")
         assert told("", [answer], 99) == "- 2026-03-01 09:00Z (1 message, in part): Answered: text 3."
 
+    def test_a_run_in_chinese(self) -> None:
+        """Its words are Chinese, and so it stays when it is carried on and shortened; the head is the same for all."""
+        given = exchange(0, "one")
+        given[0]["content"], given[-1]["content"] = "第一班去波尔图的火车几点开？", "九点零二分开，第9:02次。"
+        given[2]["content"] = {"first": "9:02"}
+        line = "- 2026-03-01 09:00Z (4 messages): 问：第一班去波尔图的火车几点开？ 工具：f 得到 first: 9:02。 答："
+        first = told("", given, 200)
+        assert first == f"{line}九点零二分开，第9:02次。"
+        again = told(first, exchange(60, "two"), 200, 4)
+        assert again.startswith(first)
+        assert "Asked: text 60." in again
+        short = shorten_line(
+            "问：第一班去波尔图的火车几点开？ 工具：f 得到 first: 9:02。 答：九点零二分开，第9:02次。", 60
+        )
+        assert short.endswith("答：九点零二分开，第9:02次。")
+        assert accounted(told(again, exchange(120, "three"), 60, 8)) == 12
+
     def test_structure_in_what_was_said(self) -> None:
         """Stays on its line, and forges no other."""
         forged = (

@@ -424,7 +424,7 @@ def test_tools_used() -> None:
     """How often each was called, and how many calls failed; with little room one is named, the others are counted."""
     good, bad, lost = outcome("find", {}, 1, True), outcome("load", {}, 1, False), outcome("find", {})
     assert tools_used([], 100) == ""
-    assert tools_used([good], 100, "Also used") == "Also used find."
+    assert tools_used([good], 100, also=True) == "Also used find."
     assert tools_used([good, bad, good, lost], 100) == (
         "Used find 3 times, load (of 4 calls 1 failed, 1 without a result)."
     )

@@ -67,11 +67,14 @@ class TestLiterature:
     def test_the_brief_one(self, language: str) -> None:
         """With which tools, what came of it, and, where there is room, what was asked."""
         search, choose, read = (summary(run).brief for run in session(language))
-        assert "Used pubmed_search. Answered: PubMed" in search
+        used = "Used " if language == "English" else "用了 "
+        stop, asked, answered = (". ", "Asked: ", "Answered: ") if language == "English" else ("。 ", "问：", "答：")
+        assert f"{used}pubmed_search{stop}{answered}PubMed" in search
         assert "156" in search
-        assert "Used filter_articles and 1 more. Answered: " in choose
+        # In Chinese the question and the tools leave no room for the answer, which counts most.
+        assert ("Used filter_articles and 1 more. Answered: " if language == "English" else "答：筛选出") in choose
         assert "15" in choose
-        assert read.startswith(f"Asked: {session(language)[2].facts.input} Used extract_data. Answered: SGLT2")
+        assert read.startswith(f"{asked}{session(language)[2].facts.input} {used}extract_data{stop}{answered}SGLT2")
         assert "14%" in read
 
 
@@ -205,3 +208,59 @@ class TestInputAlone:
     def test_any_input(self, text: str) -> None:
         """Says what the rules say of any turn."""
         assert summarise_input(text) == summarise_by_rules(Run(text).facts)
+
+
+class TestTheLanguage:
+    """The words of a summary are those of the session: Chinese, or else English."""
+
+    def test_a_run_in_chinese(self) -> None:
+        """As the same one in English."""
+        run = Run("请帮我数一数豆子，一共有多少颗？").call("find", {"q": "豆子"}, {"total": 156})
+        run.call("load", {"id": 7}, "30 秒后超时", status="error").calls(("x", "count", {}))
+        said = summary(run.answer("一共有156颗豆子。丢了一颗。"))
+        assert said.detailed == (
+            "问：请帮我数一数豆子，一共有多少颗？ find (q: 豆子) 得到 total: 156。 load (id: 7) 失败：30 秒后超时。 "
+            "count 没有结果。 答：一共有156颗豆子。丢了一颗。"
+        )
+        assert said.structured.results[0] == "find 得到 total: 156"
+        assert "用了 find" in said.structured.overview
+        assert not any(word in text for text in texts(said) for word in ("Asked", "Answered", "gave", "Used", "failed"))
+
+    def test_many_calls_in_chinese(self) -> None:
+        """Those for which there is no room are counted in the same language."""
+        run = Run("请把所有的文献都下载下来。")
+        for number in range(60):
+            run.call("download", {"pmid": number}, "网络错误，稍后再试" * 9, status="error")
+        said = summary(run.answer("全部下载失败了，请稍后再试。"))
+        assert "还用了 download " in said.detailed
+        assert "次失败）。" in said.detailed
+        assert any(result.startswith("其他调用的结果：另有 ") for result in said.structured.results)
+
+    def test_without_an_answer(self) -> None:
+        """Also where only the input is known."""
+        assert summarise_input("请帮我找五家餐厅").detailed == "问：请帮我找五家餐厅。 尚无回答。"
+        assert summary(Run("请帮我找五家餐厅")).detailed == "问：请帮我找五家餐厅。 尚无回答。"
+
+    @pytest.mark.parametrize(
+        ("asked", "answered", "begins"),
+        [
+            ("你好", "你好！", "问：你好。 "),
+            ("請幫我翻譯這句話 🙏", "好的，已經翻譯完成了。", "问：請幫我翻譯這句話 🙏。 "),
+            ("用 pubmed_search 查一下 SGLT2 抑制剂的心血管结局。", "156 篇。", "问："),
+            ("What does 你好世界 mean in English?", "It means hello world.", "Asked: "),
+            ("明日の天気を教えてください。", "明日は晴れです。", "Asked: "),
+            ("내일 날씨를 알려 주세요.", "내일은 맑습니다.", "Asked: "),
+            ("🙂", "👍", "Asked: "),
+            ("", "一共有一百五十六颗豆子。", "不知所问。"),
+        ],
+    )
+    def test_of_what_was_said(self, asked: str, answered: str, begins: str) -> None:
+        """A word of another language changes nothing, and what is in none of the two is told in English."""
+        assert summary(Run(asked).answer(answered)).detailed.startswith(begins)
+
+    def test_an_endless_sentence(self) -> None:
+        """It is cut between two characters, in a third of the room of all."""
+        said = summary(Run("我想知道" * 4_000).answer("是这样的，" * 4_000))
+        assert said.detailed.startswith("问：我想知道我想知道")
+        assert len(said.detailed.encode()) <= 1_200
+        assert "\ufffd" not in said.detailed
