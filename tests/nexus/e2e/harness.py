@@ -17,6 +17,7 @@ from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 from redis.asyncio import Redis
 
+from tests.nexus.support import schemas
 from tests.nexus.support.proxy import Proxy
 from tests.nexus.support.redis_server import HOST
 
@@ -107,11 +108,13 @@ class Collector:
 
     Attributes:
         found: by name, the key of the channel or stream and the message, in order.
+        faults: what is wrong with them by the schema of that name in docs/schemas, where one is given.
     """
 
-    def __init__(self, redis: Redis, key: str, name_of: Callable[[Document], str]) -> None:
+    def __init__(self, redis: Redis, key: str, name_of: Callable[[Document], str], schema: str = "") -> None:
         self.found: defaultdict[str, list[tuple[str, Document]]] = defaultdict(list)
-        self._redis, self._key, self._name_of = redis, key, name_of
+        self.faults: list[str] = []
+        self._redis, self._key, self._name_of, self._schema = redis, key, name_of, schema
         self._heard = anyio.Event()
 
     async def subscribe(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -138,6 +141,7 @@ class Collector:
 
     def _keep(self, key: str, data: bytes) -> None:
         message = json.loads(data)
+        self.faults += schemas.faults(self._schema, message, ours=True) if self._schema else []
         self.found[self._name_of(message)].append((key, message))
         self._heard.set()
         self._heard = anyio.Event()
@@ -156,7 +160,9 @@ class Requester:
         self.redis = redis
         self.prefix = prefix
         self.places = anyio.Semaphore(AT_ONCE)
-        self.collector = Collector(redis, prefix + RESPONSE, lambda answer: str(answer["metadata"]["request_id"]))
+        self.collector = Collector(
+            redis, prefix + RESPONSE, lambda answer: str(answer["metadata"]["request_id"]), "answer"
+        )
 
     @property
     def answers(self) -> dict[str, list[tuple[str, Document]]]:
@@ -228,7 +234,10 @@ def _as_bytes(payload: bytes | Mapping[str, Any]) -> bytes:
 
 @asynccontextmanager
 async def requesting(environment: Environment, *replies: str) -> AsyncIterator[Requester]:
-    """A requester on the bus of these services, which on streams reads those of these `reply_to`s as well."""
+    """A requester on the bus of these services, which on streams reads those of these `reply_to`s as well.
+
+    At the end every answer that it has heard is held to the schema of answers.
+    """
     prefix = environment["NEXUS_BUS__CHANNEL_PREFIX"]
     async with Redis.from_url(environment["NEXUS_BUS__URL"]) as redis, anyio.create_task_group() as tasks:
         if is_on_streams(environment):
@@ -239,6 +248,7 @@ async def requesting(environment: Environment, *replies: str) -> AsyncIterator[R
             await tasks.start(requester.collector.subscribe)
         yield requester
         tasks.cancel_scope.cancel()
+    assert requester.collector.faults == []
 
 
 def is_on_streams(environment: Environment) -> bool:

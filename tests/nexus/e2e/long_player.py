@@ -186,10 +186,13 @@ def _declared(call: Call, *, flat: bool) -> Document:
 
 @asynccontextmanager
 async def on_bus(environment: Environment) -> AsyncIterator[tuple[Requester, Collector]]:
-    """A requester, and a collector of tool results."""
+    """A requester, and a collector of tool results, which are held to their schema at the end."""
     url, prefix = environment["NEXUS_BUS__URL"], environment["NEXUS_BUS__CHANNEL_PREFIX"]
     async with requesting(environment) as requester, Redis.from_url(url) as redis, anyio.create_task_group() as tasks:
-        results = Collector(redis, f"{prefix}{RESULTS}", lambda message: str(message["content"]["call_id"]))
+        results = Collector(
+            redis, f"{prefix}{RESULTS}", lambda message: str(message["content"]["call_id"]), "tool-result"
+        )
         await tasks.start(results.read if is_on_streams(environment) else results.subscribe)
         yield requester, results
         tasks.cancel_scope.cancel()
+    assert results.faults == []

@@ -13,6 +13,7 @@ from nexus.services.context import PromptManager
 from nexus.services.context.formats import Converted
 from nexus.services.tools.memory_tools import definitions
 from tests.nexus.e2e.harness import Document, Environment, Requester, a_message, a_request, requesting, serving
+from tests.nexus.support import schemas
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.support.waiting import until
 
@@ -52,13 +53,16 @@ class Session:
         return dict(message)
 
     async def recorded(self, rows: int) -> list[Document]:
-        """Wait until so many rows are recorded, and return them."""
+        """Wait until so many rows are recorded, and return them. They are what the schema of rows says."""
 
         async def found() -> list[Document] | None:
             there = list(self._database["messages"].find({}, {"_id": 0}))
             return there if len(there) >= rows else None
 
-        return await until(found)
+        there = await until(found)
+        as_json = [{**row, "timestamp": row["timestamp"].isoformat()} for row in there]
+        assert [fault for row in as_json for fault in schemas.faults("stored-row", row, ours=True)] == []
+        return there
 
 
 def declares(run_id: str, *call_ids: str, text: str = "") -> Document:
@@ -191,7 +195,10 @@ FORMS = [("openai", openai_faults), ("anthropic", anthropic_faults), ("gemini", 
 async def test_every_provider_takes_what_is_answered(
     environment: Environment, mongo_janitor: MongoClient[Document], database_name: str
 ) -> None:
-    """The answer itself, with tools, a lost result and the run's own messages, in the provider's own types."""
+    """The answer itself, with tools, a lost result and the run's own messages, in the provider's own types.
+
+    So do they in the other layouts, where a lost result is not shown.
+    """
     tool = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}
     async with serving(environment), requesting(environment) as requester:
         session = Session(requester, mongo_janitor[database_name])
@@ -203,6 +210,11 @@ async def test_every_provider_takes_what_is_answered(
         await session.recorded(4)
         later = [declares("run_2", "a"), result("run_2", "a", "dry")]
         contents = [await session.ask("And now?", "run_2", later, state=STATE, format=form) for form, _ in FORMS]
+        for layout in ("dialogue", "thinking"):
+            for form, faults in FORMS:
+                content = await session.ask("And now?", f"run_{layout}", later, layout=layout, format=form)
+                assert faults(Converted(content["messages"], content["tools"], [], [], content.get("system"))) == []
+                assert (content["layout"], content.get("format", "openai")) == (layout, form)
     for content, (form, faults) in zip(contents, FORMS, strict=True):
         assert faults(Converted(content["messages"], content["tools"], [], [], content.get("system"))) == []
         assert content.get("format", "openai") == form
