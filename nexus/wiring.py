@@ -23,6 +23,7 @@ from nexus.config.loading import with_stored
 from nexus.config.sources import origins
 from nexus.connections import Transport
 from nexus.core.ports import Bus, LanguageModel, Store, Subscription, TokenCounter
+from nexus.services.context.bounds import Shares
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.memory.compactor import CompactionSettings, Compactor
@@ -241,6 +242,7 @@ def builder_settings(settings: Settings) -> BuilderSettings:
         },
         turn_share=layouts.agent.shares.turn_memory,
         pinned_share=layouts.agent.shares.pinned,
+        shares=Shares(**memory.shares.model_dump()),
         compact_at=memory.compact_at,
         compact_to=memory.compact_to,
         summary_max_tokens=memory.summary_max_tokens,

@@ -182,6 +182,23 @@ class LayoutSettings(_Section):
     thinking: PlainLayoutSettings = PlainLayoutSettings()
 
 
+# With a window of 1,000 tokens, a block has to hold its heading and the line that says that it is cut.
+_FixedShare = Annotated[float, Field(ge=0.05, le=1)]
+
+
+class MemorySharesSettings(_Section):
+    """How much of the window the blocks take at most that always stay (contract §11)."""
+
+    instructions: _FixedShare = 0.3
+    role: _FixedShare = 0.1
+    todos: _FixedShare = 0.1
+    goal: _FixedShare = 0.05
+    working_memory: Annotated[float, Field(ge=0.15, le=1)] = 0.2
+    profile: _FixedShare = 0.1
+    workspace: _FixedShare = 0.3
+    rounds: _FixedShare = 0.5
+
+
 class MemorySettings(_Section):
     """How much of the past is shown, and how it is kept (contract §4.3, §6, §7)."""
 
@@ -192,6 +209,7 @@ class MemorySettings(_Section):
     turn_idle_s: float = Field(default=300, ge=1, le=86_400)
     working_memory: bool = True
     context_window: _Window = 128_000
+    shares: MemorySharesSettings = MemorySharesSettings()
     tokenizer: Literal["o200k_base", "cl100k_base", "o200k_harmony", "llama3", "qwen3"] = "o200k_base"
     count_tokens: Literal["needed", "always"] = "needed"
     compact_at: float = Field(default=0.75, ge=0.1, le=0.95)

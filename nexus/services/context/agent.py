@@ -29,12 +29,15 @@ from nexus.services.context.blocks import (
     gone_from,
     source_of,
 )
-from nexus.services.context.budget import NO_ROOM, Budget, Room, WindowSettings, largest
+from nexus.services.context.bounds import Bounds, largest
+from nexus.services.context.budget import NO_ROOM, Budget, Room, WindowSettings
 from nexus.services.context.gather import Build
 from nexus.services.context.memory_blocks import (
     NOTHING,
     Meta,
     Remembered,
+    bounded_goal,
+    bounded_memory,
     summary_block,
     task_block,
     turns_block,
@@ -49,7 +52,7 @@ from nexus.services.history.reader import UntilShown
 from nexus.services.history.rows import MAIN, Agent, missing_role
 from nexus.services.history.transcript import Admitted, TranscriptMessage, Window, admit
 from nexus.services.session_state.state import SessionState
-from nexus.services.text.escape import CountingEscape
+from nexus.services.text.escape import CountingEscape, canonical
 from nexus.services.text.tokens import Measure
 
 
@@ -68,6 +71,8 @@ class AgentInput:
         input_id: id of the input's message.
         snapshot: the working memory; None where none is shown.
         memory_missing: the working memory could not be read.
+        most_todos: so many of the TODO list are shown; None for all.
+        cut: tags of the blocks of whose text only the beginning is given.
     """
 
     window: Window
@@ -83,6 +88,8 @@ class AgentInput:
     input_id: str = ""
     snapshot: Snapshot | None = None
     memory_missing: bool = False
+    most_todos: int | None = None
+    cut: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +198,7 @@ class _Parts:
     Attributes:
         start: number of the oldest messages of the history that are left out.
         items: number of useful information and folder notes that stay; None for all.
+        todos: number of TODOs that stay; None for all.
         summary: the block for compacted messages; `[]` also where it is left out.
     """
 
@@ -201,6 +209,7 @@ class _Parts:
     summary: Sequence[Block]
     start: int = 0
     items: int | None = None
+    todos: int | None = None
 
     @property
     def turns(self) -> list[Block]:
@@ -208,7 +217,7 @@ class _Parts:
 
     @property
     def pinned(self) -> list[Block]:
-        return pinned_blocks(self.role, self.state, most=self.items)
+        return pinned_blocks(self.role, self.state, most=self.items, todos=self.todos)
 
 
 def instructions(agent: Agent) -> list[Block]:
@@ -221,6 +230,59 @@ def instructions(agent: Agent) -> list[Block]:
     return [Block("SYSTEM_PROMPT", "system", system, escaped=escape.marked)] if system.strip() else [identity_block()]
 
 
+def bounded_agent(agent: Agent, bounds: Bounds | None) -> Agent:
+    """The agent with as much of its instructions as is shown."""
+    if bounds is None:
+        return agent
+    if agent.kind == "sub":
+
+        def shown(text: str) -> str:
+            return _text_of(instructions(replace(agent, task_prompt=text)))
+
+        return replace(agent, task_prompt=bounds.cut("TASK_PROMPT", agent.task_prompt, shown))
+    if not canonical(agent.system_prompt).strip():
+        return agent
+    system = bounds.cut(
+        "SYSTEM_PROMPT", agent.system_prompt, lambda text: _text_of(instructions(replace(agent, system_prompt=text)))
+    )
+    return replace(agent, system_prompt=system)
+
+
+def _bounded(given: AgentInput, bounds: Bounds) -> AgentInput:
+    """What is given, with no more of the texts that always stay than their shares allow."""
+    agent = bounded_agent(given.agent, bounds)
+    role = bounds.cut("AGENT_ROLE", given.role, lambda text: _text_of(pinned_blocks(text, SessionState())))
+    remembered = bounded_goal(given.remembered, bounds, lambda goal: _text_of(task_block(goal)))
+    snapshot = bounded_memory(given.snapshot, bounds) if given.snapshot else None
+    todos = SessionState(todos=given.state.todos)
+    pairs = (
+        ("SYSTEM_PROMPT", agent.system_prompt, given.agent.system_prompt),
+        ("TASK_PROMPT", agent.task_prompt, given.agent.task_prompt),
+        ("AGENT_ROLE", role, given.role),
+        ("TASK_CONTEXT", remembered.goal, given.remembered.goal),
+        ("WORKING_MEMORY", _overview(snapshot), _overview(given.snapshot)),
+    )
+    return replace(
+        given,
+        agent=agent,
+        role=role,
+        remembered=remembered,
+        snapshot=snapshot,
+        most_todos=bounds.most(
+            "TODO_LIST", len(todos.todos or ()), lambda kept: _text_of(pinned_blocks("", todos, todos=kept))
+        ),
+        cut=frozenset(tag for tag, shown, whole in pairs if shown != whole),
+    )
+
+
+def _overview(snapshot: Snapshot | None) -> str:
+    return snapshot.overview.content if snapshot and snapshot.overview else ""
+
+
+def _text_of(blocks: Sequence[Block]) -> str:
+    return "".join(block.text for block in blocks)
+
+
 def fit_agent(given: AgentInput, budget: Budget, window: WindowSettings) -> Assembled:
     """The context within its budget, as far as leaving memory out goes.
 
@@ -230,6 +292,7 @@ def fit_agent(given: AgentInput, budget: Budget, window: WindowSettings) -> Asse
     measure = budget.measure
     if measure is None:
         return assemble_agent(given)
+    given = _bounded(given, budget.bounds) if budget.bounds else given
     assembled = assemble_agent(given, window.room(measure, budget.limit, budget.besides()))
     run_room = budget.room_of_run(assembled.weights)
     if run_room is None:
@@ -248,7 +311,8 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
     opening += task_block(given.remembered)
     escape = CountingEscape()
     current = Block("INPUT", "user", escape(given.current_input), source_of(given.input_id), escaped=escape.marked)
-    whole = _Parts(given.remembered, past, given.role, given.state, summary_block(snapshot) if snapshot else [])
+    summary = summary_block(snapshot) if snapshot else []
+    whole = _Parts(given.remembered, past, given.role, given.state, summary, todos=given.most_todos)
     parts, weights = _fit([*opening, current], whole, room) if room else (whole, None)
     shown, pinned = past.messages[parts.start :], parts.pinned
     position = pinned_position(shown, given.placement, given.pinned_from_end)
@@ -277,6 +341,7 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
         repairs=[*cut, *map(NO_ROOM.format, gone), *past.repairs],
         left_out=[*unread, *past.left_out],
         whole=every,
+        cut=given.cut,
         measure=room.measure if room else None,
     )
     return assembled._replace(weights=weights)
@@ -349,7 +414,7 @@ def _fitting_items(parts: _Parts, room: int, measure: Measure) -> _Parts:
     every = len(parts.state.useful_info or ()) + len(parts.state.folder_notes or ())
 
     def fits(kept: int) -> bool:
-        return _weight(pinned_blocks(parts.role, parts.state, most=kept), measure) <= room
+        return _weight(replace(parts, items=kept).pinned, measure) <= room
 
     if not every or _weight(parts.pinned, measure) <= room:
         return parts

@@ -5,7 +5,7 @@ block, which names the message in which it begins.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Self
 
@@ -17,12 +17,15 @@ from nexus.services.text.tokens import Measure
 
 # Entries of `left_out` in a manifest, the one that counts the others included.
 MOST_LEFT_OUT: Final = 100
+# A note on a block of which only a part is shown.
+OF_SHARE: Final = "window: {} takes more than its share (memory.shares) and is shown in part"
 # Messages before those that are shown.
 OLDER: Final = "older messages"
 # What blocks drop, by their tags; others drop messages, of which not all were read.
 _ITEMS: Final = {
     "TURN_MEMORY": "turn",
     "WORKING_MEMORY": "detail",
+    "TODO_LIST": "TODO",
     "USEFUL_INFORMATION": "item",
     "FOLDER_NOTES": "note",
     "THINKING_ROUNDS": "round",
@@ -141,7 +144,8 @@ class Passage:
 
 Section = Block | Joined | Passage
 
-# By tag what each block leaves out whatever room there is; None where the window has left out nothing.
+# By tag what each block leaves out whatever room there is; blocks that the window never shortens need not be in it.
+# None where it has left out nothing.
 Dropped = Mapping[str, int] | None
 
 
@@ -189,12 +193,13 @@ def assemble(
     repairs: Sequence[str] = (),
     left_out: Sequence[LeftOut] = (),
     whole: Dropped = None,
+    cut: Collection[str] = (),
     measure: Measure | None = None,
 ) -> Assembled:
     """The list of these sections, in their order; the manifest has tokens only with a measure.
 
     `rows` are numbers of rows, for the manifest. The next build of the owner or session repeats the first `stable`
-    messages.
+    messages. `cut` are the tags of blocks of whose text only the beginning was given.
     """
     messages: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
@@ -209,8 +214,12 @@ def assemble(
         "history": dict(rows),
         "prefix": {"messages": stable, "sha256": hashlib.sha256(compact(messages[:stable])).hexdigest()},
     }
+    for entry in entries:
+        if entry["tag"] in cut:
+            entry["truncated"] = 1
+    notes = [*repairs, *(OF_SHARE.format(entry["tag"]) for entry in entries if entry["tag"] in cut)]
     omitted = _omitted(entries, dropped_by(entries) if whole is None else whole)
-    return Assembled(messages, manifest, [*repairs], [*left_out, *omitted])
+    return Assembled(messages, manifest, notes, [*left_out, *omitted])
 
 
 def dropped_by(blocks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -231,7 +240,7 @@ def _omitted(blocks: Sequence[Mapping[str, Any]], whole: Mapping[str, int]) -> l
     dropped = dropped_by(blocks)
     found = [LeftOut("the whole block", tag, Why.NO_ROOM) for tag in gone_from(whole, dropped)]
     for tag, count in dropped.items():
-        if count > whole.get(tag, 0):
+        if count > whole.get(tag, count):
             found.append(LeftOut(number_of(count, _ITEMS.get(tag, "message")), tag, Why.NO_ROOM))
         elif count:
             found.append(LeftOut(number_of(count, _ITEMS[tag]) if tag in _ITEMS else OLDER, tag, Why.TOO_MANY))

@@ -19,6 +19,7 @@ from nexus.core.models import LeftOut, Why
 from nexus.core.ports import TokenCounter
 from nexus.core.wire import compact
 from nexus.services.context.blocks import Assembled, Dropped, Weights, dropped_by, gone_from, number_of
+from nexus.services.context.bounds import Bounds, Shares, largest
 from nexus.services.context.memory_blocks import MOST_TOKENS, Meta, meta_block
 from nexus.services.text.tokens import ByteBound, Measure
 
@@ -41,6 +42,8 @@ _OF_SHOWN: Final = 0.5
 # The largest target of a compaction, as a part of the threshold: it has to gain something under all settings.
 _BELOW: Final = 0.9
 _NO_LIMIT: Final = 1 << 62
+# The largest parts of a context are named where it is too large.
+_NAMED_PARTS: Final = 5
 _LEFT_OUT: Final = (
     "(left out: a result of {count} characters, for which there was no room in the context; what is needed of it has "
     "to be asked for in smaller parts)"
@@ -65,6 +68,7 @@ class WindowSettings:
         context_window: tokens of the model's window, unless a request names another.
         max_tokens: by layout, the most tokens of a context; by default the window.
         turn_share, pinned_share: parts of that which `[TURN_MEMORY]` and the pinned block take at most.
+        shares: parts of it which the blocks take at most that always stay.
         compact_at, compact_to: the part of the window at which a session is compacted, and to which it is.
         summary_max_tokens: the longest summary.
     """
@@ -73,6 +77,7 @@ class WindowSettings:
     max_tokens: Mapping[str, int | None] = field(default_factory=dict)
     turn_share: float = 0.1
     pinned_share: float = 0.2
+    shares: Shares = field(default_factory=Shares)
     compact_at: float = 0.75
     compact_to: float = 0.4
     summary_max_tokens: int = 1_500
@@ -129,6 +134,7 @@ class Budget:
         measure: counts tokens; None where nothing is counted, and then nothing has a limit.
         bound: an upper bound without counting; None where every context is counted.
         has_meta: `[CONTEXT_META]` comes at the end.
+        bounds: of the blocks that always stay; None where nothing is counted.
     """
 
     limit: int
@@ -137,6 +143,7 @@ class Budget:
     measure: Measure | None = None
     bound: Measure | None = None
     has_meta: bool = False
+    bounds: Bounds | None = None
 
     @classmethod
     def of(
@@ -148,13 +155,15 @@ class Budget:
         limit: int,
         tools: Sequence[_Message],
         run: Sequence[dict[str, Any]] = (),
+        shares: Shares | None = None,
         always: bool = False,
     ) -> Self:
         """The budget of a context in that layout and format; `always` to count contexts that surely fit, too."""
         is_agent = layout == "agent"
         measure = Measure(counter, form) if counter else None
         bound = Measure(ByteBound(counter), form) if counter and not (always or is_agent) else None
-        return cls(limit, tools, run, measure, bound, is_agent)
+        bounds = Bounds(measure, (shares or Shares()).tokens(limit)) if measure else None
+        return cls(limit, tools, run, measure, bound, is_agent, bounds)
 
     @property
     def room(self) -> int:
@@ -203,9 +212,10 @@ class Budget:
             return
         of_input, others = taken(self.measure)
         if of_input + others > self.limit:
+            left = max(self.limit - others, 0)
             reason = (
-                f"run.history: the input takes {of_input} tokens, and instructions and tools {others}; at most "
-                f"{self.limit} are allowed together"
+                f"run.history: the input takes {of_input} tokens; beside instructions and tools, which take {others}, "
+                f"at most {left} of {self.limit} are left for it"
             )
             raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
 
@@ -263,11 +273,7 @@ def close(
         content = _with_shorter_run(content, measure, room - (used - of_run))
         used = measure.messages(content["messages"])
     if used > room:
-        reason = (
-            f"run: instructions, tools, the current input and what the run has said take {used + limit - room} tokens, "
-            f"at most {limit} are allowed"
-        )
-        raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
+        raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, _too_large(content, tools, used + limit - room, limit))
     messages, manifest = content["messages"], content["context"]
     if meta:
         block = meta_block(replace(meta, messages=len(messages) + 1), used + tools, measure)
@@ -276,6 +282,20 @@ def close(
         messages = [*messages, *block.messages]
     tokens = {"used": used + tools, "limit": limit, "tools": tools, "exact": measure.exact}
     return {**content, "messages": messages, "context": {**manifest, "tokens": tokens}}
+
+
+def _too_large(content: Mapping[str, Any], tools: int, used: int, limit: int) -> str:
+    """Which part of a context of `used` tokens is too large, and what is left for it beside the others."""
+    parts: dict[str, int] = {"the definitions of tools": tools}
+    for block in content["context"]["blocks"]:
+        parts[block["tag"]] = parts.get(block["tag"], 0) + block["tokens"]
+    largest_first = sorted(parts, key=lambda name: -parts[name])
+    named = ", ".join(f"{name} {parts[name]}" for name in largest_first[1:_NAMED_PARTS] if parts[name])
+    first = largest_first[0]
+    return (
+        f"run: {first} takes {parts[first]} tokens, at most {max(limit - used + parts[first], 0)} are left for it; "
+        f"all takes {used} ({named}), at most {limit} are allowed"
+    )
 
 
 def _with_shorter_run(content: Mapping[str, Any], measure: Measure, room: int) -> dict[str, Any]:
@@ -315,11 +335,3 @@ def shortened(messages: Sequence[dict[str, Any]], measure: Measure, room: int) -
         if gain > 0:
             shown[index], total, gone = shorter, total - gain, gone + 1
     return shown, gone
-
-
-def largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
-    """The largest number from `low` to `high` that fits, where all numbers below a fitting one fit, too."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low

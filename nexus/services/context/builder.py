@@ -272,6 +272,7 @@ class ContextBuilder:
             limit=limit - IMAGE_TOKENS * len(images[0]),
             tools=offered(self._sources.tools, request),
             run=run.messages if run else (),
+            shares=settings.window.shares,
             always=settings.count_tokens == "always",
         )
         read_until = anyio.current_time() + deadline.left_s * _GATHERING
@@ -430,7 +431,7 @@ def _check_input(build: Build) -> None:
         case "thinking":
             opening = thinking.instructions()
         case "agent":
-            opening = agent.instructions(request.agent)
+            opening = agent.instructions(agent.bounded_agent(request.agent, build.budget.bounds))
         case _:
             opening = [identity_block()]
     messages = [message for block in opening for message in block.messages]
@@ -456,7 +457,14 @@ def _dialogue_prefix(
         input_id=request.human.id,
     )
     assembled = fit_dialogue(given, build.budget_with(tools))
-    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, [*gathered.notes], assembled.left_out)
+    return RunPrefix(
+        assembled.messages,
+        assembled.manifest,
+        tools,
+        degraded,
+        [*gathered.notes, *assembled.repairs],
+        assembled.left_out,
+    )
 
 
 def _thinking_prefix(build: Build, recalled: Recalled, tools: list[dict[str, Any]], degraded: list[str]) -> RunPrefix:

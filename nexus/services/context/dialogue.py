@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from nexus.core.models import parse_moment
 from nexus.services.context.blocks import Assembled, Block, Dropped, assemble, source_of
+from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
 from nexus.services.context.prompts import describe_tools, identity_block
 from nexus.services.history.merge import Utterance, merge, newest
@@ -42,6 +43,7 @@ class DialogueInput:
         timestamp_utc: the run's own time, read or as it was sent; `""` for none.
         timezone_offset: minutes west of UTC.
         input_id: id of the input's message.
+        cut: tags of the blocks of whose text only the beginning is given.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -56,15 +58,33 @@ class DialogueInput:
     default_profile: str = ""
     tools_complete: bool = True
     input_id: str = ""
+    cut: frozenset[str] = frozenset()
 
 
 def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
     """The five messages within the budget, as far as leaving out the oldest messages of the memory goes."""
+    given = _bounded(given, budget.bounds) if budget.bounds else given
 
     def with_memory(size: int, measure: Measure | None, whole: Dropped) -> Assembled:
         return assemble_dialogue(replace(given, history_size=size), measure, whole)
 
     return budget.fit(with_memory, given.history_size)
+
+
+def _bounded(given: DialogueInput, bounds: Bounds) -> DialogueInput:
+    """What is given, with no more of the profile's text than its share allows."""
+    known = given.user_profile if isinstance(given.user_profile, Mapping) else {}
+    text = _profile_text(known, given.default_profile)
+
+    def with_text(shown: str) -> dict[str, Any]:
+        return {**known, "prompt_overrides": {"friends_profile": shown}}
+
+    def render(shown: str) -> str:
+        return FriendsInfoFormatter.render(with_text(shown)).text
+
+    if not text or (shown := bounds.cut("FRIENDS_INFO", text, render)) == text:
+        return given
+    return replace(given, user_profile=with_text(shown), cut=frozenset({"FRIENDS_INFO"}))
 
 
 def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whole: Dropped = None) -> Assembled:
@@ -96,6 +116,7 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whol
         },
         stable=_STABLE if given.tools_complete else _STABLE_WITHOUT_TOOLS,
         whole=whole,
+        cut=given.cut,
         measure=measure,
     )
 
@@ -235,17 +256,24 @@ class MomentFormatter:
 
 def _known(profile: Any, default_profile: str, escaped: CountingEscape) -> list[str]:
     known = profile if isinstance(profile, Mapping) else {}
-    prompts = known.get("prompt_overrides")
-    overrides = prompts if isinstance(prompts, Mapping) else {}
-    for given in (overrides.get("friends_profile"), overrides.get("learning"), default_profile):
-        # Canonical first: an invisible character at either end would keep the blanks behind it.
-        if isinstance(given, str) and (text := canonical(given).strip()):
-            return [escaped(text)]
+    if text := _profile_text(known, default_profile):
+        return [escaped(text)]
     if not known:
         return ["(New friend, getting to know each other)"]
     since = parse_moment(known.get("created_at"))
     learning = "(Still learning about this friend's preferences)"
     return [f"Member since: {since.date().isoformat()}", learning] if since else [learning]
+
+
+def _profile_text(profile: Mapping[str, Any], default_profile: str) -> str:
+    """What is written of the person; `""` for nothing."""
+    prompts = profile.get("prompt_overrides")
+    overrides = prompts if isinstance(prompts, Mapping) else {}
+    for given in (overrides.get("friends_profile"), overrides.get("learning"), default_profile):
+        # Canonical first: an invisible character at either end would keep the blanks behind it.
+        if isinstance(given, str) and (text := canonical(given).strip()):
+            return text
+    return ""
 
 
 def _line_head(message: Utterance, shift: timedelta, *, after_human: bool) -> str:

@@ -46,11 +46,14 @@ from typing import Any, Final, Self
 from nexus.core.turns import Level
 from nexus.core.working_memory import Detail, Snapshot
 from nexus.services.context.blocks import Block
+from nexus.services.context.bounds import Bounds
 from nexus.services.memory.documents import MOST_ARCHIVES, MOST_NOTES, TEMPLATE
 from nexus.services.text.escape import CountingEscape, LabelEscape, canonical, one_line
 from nexus.services.text.tokens import Measure
 from nexus.services.turns.documents import RememberedTurn, turns_text
 
+# The part of the share of the working memory that the list of its details takes at most.
+_OF_DETAILS: Final = 0.5
 GOAL: Final = "User's Goal: "
 # Tokens of the longest block in OpenAI's form; `Measure.scaled` gives those of another.
 MOST_TOKENS: Final = 200
@@ -114,6 +117,12 @@ def task_block(remembered: Remembered) -> list[Block]:
     return [Block("TASK_CONTEXT", "user", f"[TASK_CONTEXT]\n{goal}", goal_sources(remembered), escaped=counting.marked)]
 
 
+def bounded_goal(remembered: Remembered, bounds: Bounds, render: Callable[[Remembered], str]) -> Remembered:
+    """With as much of the goal as is shown; `render` makes the text of its block."""
+    goal = bounds.cut("TASK_CONTEXT", remembered.goal, lambda text: render(replace(remembered, goal=text)))
+    return replace(remembered, goal=goal)
+
+
 def turns_block(remembered: Remembered) -> list[Block]:
     """`[TURN_MEMORY]`, if there is a turn to show."""
     if not remembered.turns:
@@ -152,6 +161,32 @@ def working_memory_block(snapshot: Snapshot) -> Block:
     head = f"[WORKING_MEMORY revision={revision} bytes={size} details={snapshot.detail_count}]"
     text = "\n\n".join(filter(None, ("\n".join([head, *listed]), counting(content).strip("\n"))))
     return Block("WORKING_MEMORY", "system", text, dropped=others, escaped=counting.marked)
+
+
+def bounded_memory(snapshot: Snapshot, bounds: Bounds) -> Snapshot:
+    """With the newest details, in half of the share at most, and as much of the overview as is shown beside them."""
+    tag, newest = "WORKING_MEMORY", sorted(snapshot.details, key=lambda detail: detail.updated_at)
+
+    def with_details(kept: int) -> Snapshot:
+        return replace(snapshot, details=tuple(newest[len(newest) - kept :]))
+
+    def listed(kept: int) -> str:
+        shown, overview = with_details(kept), snapshot.overview
+        return working_memory_block(
+            replace(shown, overview=overview.model_copy(update={"content": ""}) if overview else None)
+        ).text
+
+    if bounds.hold(tag, working_memory_block(snapshot).text):
+        return snapshot
+    shown, overview = with_details(bounds.most(tag, len(newest), listed, _OF_DETAILS)), snapshot.overview
+    if overview is None:
+        return shown
+    content = bounds.cut(
+        tag,
+        overview.content,
+        lambda text: working_memory_block(replace(shown, overview=overview.model_copy(update={"content": text}))).text,
+    )
+    return replace(shown, overview=overview.model_copy(update={"content": content}))
 
 
 def summary_block(snapshot: Snapshot) -> list[Block]:

@@ -59,17 +59,17 @@ def is_all_given(agent: Agent, given: SessionState) -> bool:
     return bool(role) and None not in {state.todos, state.useful_info, state.folder_notes}
 
 
-def pinned_blocks(role: str, state: SessionState, *, most: int | None = None) -> list[Block]:
+def pinned_blocks(role: str, state: SessionState, *, most: int | None = None, todos: int | None = None) -> list[Block]:
     """The parts of the pinned block that are not empty, in their order.
 
     `most` is the largest number of useful informations and folder notes together: the notes first, of each the newest;
-    None for as many as are ever shown.
+    None for as many as are ever shown. `todos` is the largest number of TODOs; None for all.
     """
     infos, notes = state.useful_info or (), state.folder_notes or ()
     kept = len(infos) + len(notes) if most is None else most
     return [
         *_role_block(role),
-        *_todo_block(state.todos or ()),
+        *_todo_block(state.todos or (), todos),
         *_info_block(infos, min(max(kept - len(notes), 0), MOST_INFOS)),
         *_notes_block(notes, kept),
     ]
@@ -81,10 +81,17 @@ def _role_block(role: str) -> list[Block]:
     return [_block("AGENT_ROLE", _ROLE, text, escape)] if text.strip() else []
 
 
-def _todo_block(todos: Sequence[Todo]) -> list[Block]:
+def _todo_block(todos: Sequence[Todo], most: int | None) -> list[Block]:
+    """The TODO list; of more than `most` those go that are done, then the last."""
     escape = CountingEscape()
+    every = len(todos)
+    if most is not None and most < every:
+        by_worth = sorted(range(every), key=lambda index: (todos[index].status is TodoStatus.COMPLETED, index))
+        todos = [todos[index] for index in sorted(by_worth[:most])]
     lines = [f"- {_BOXES[todo.status]} {escape(one_line(todo.text))} (ID: {todo.id})" for todo in todos]
-    return [_block("TODO_LIST", _TODO, "\n".join(lines), escape)] if lines else []
+    dropped = every - len(todos)
+    lines += [f"- ({dropped} more, for which there is no room)"] if dropped else []
+    return [_block("TODO_LIST", _TODO, "\n".join(lines), escape, dropped)] if lines else []
 
 
 def _info_block(infos: Sequence[Info], most: int) -> list[Block]:

@@ -10,8 +10,16 @@ from typing import Final
 
 from nexus.core.turns import ThinkingRound
 from nexus.services.context.blocks import Assembled, Block, Dropped, Joined, Section, assemble, source_of
+from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
-from nexus.services.context.memory_blocks import NOTHING, Remembered, goal_sources, goal_text, without_oldest
+from nexus.services.context.memory_blocks import (
+    NOTHING,
+    Remembered,
+    bounded_goal,
+    goal_sources,
+    goal_text,
+    without_oldest,
+)
 from nexus.services.context.prompts import THINKING_INSTRUCTION
 from nexus.services.text.escape import BANNERS, CountingEscape, LabelEscape, canonical
 from nexus.services.text.tokens import Measure
@@ -33,6 +41,7 @@ class ThinkingInput:
         rounds: of thought in this run, in their order.
         rounds_dropped: number of earlier rounds that are not shown.
         input_id: id of the input's message.
+        cut: tags of the parts of whose text only the beginning is given.
     """
 
     current_input: str
@@ -41,6 +50,7 @@ class ThinkingInput:
     rounds: Sequence[ThinkingRound] = ()
     rounds_dropped: int = 0
     input_id: str = ""
+    cut: frozenset[str] = frozenset()
 
 
 def instructions() -> list[Block]:
@@ -50,6 +60,7 @@ def instructions() -> list[Block]:
 
 def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
     """The two messages within the budget, as far as leaving out the oldest turns, then rounds, goes."""
+    given = _bounded(given, budget.bounds) if budget.bounds else given
     turns, rounds = len(given.remembered.turns), len(given.rounds)
 
     def with_newest(kept: int, measure: Measure | None, whole: Dropped) -> Assembled:
@@ -65,6 +76,38 @@ def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
     return budget.fit(with_newest, turns + rounds)
 
 
+def _bounded(given: ThinkingInput, bounds: Bounds) -> ThinkingInput:
+    """What is given, with no more of goal, workspace and rounds than their shares allow: the oldest rounds go."""
+    remembered = bounded_goal(given.remembered, bounds, lambda goal: _text_of(_task_part(goal)))
+    workspace = bounds.cut("WORKSPACE_CONTEXT", given.workspace, lambda text: _text_of(_workspace_part(text)))
+    every, tag = len(given.rounds), "THINKING_ROUNDS"
+    kept = bounds.most(tag, every, lambda count: _text_of(_rounds_part(given.rounds[every - count :])))
+    rounds = [*given.rounds[every - max(kept, 1) :]]
+    if rounds and not kept:
+        last = rounds[0]
+        content = bounds.cut(
+            tag, last.content, lambda text: _text_of(_rounds_part([last.model_copy(update={"content": text})]))
+        )
+        rounds = [last.model_copy(update={"content": content})]
+    pairs = (
+        ("TASK_CONTEXT", remembered.goal, given.remembered.goal),
+        ("WORKSPACE_CONTEXT", workspace, given.workspace),
+        (tag, rounds[-1:], given.rounds[-1:]),
+    )
+    return replace(
+        given,
+        remembered=remembered,
+        workspace=workspace,
+        rounds=rounds,
+        rounds_dropped=given.rounds_dropped + every - len(rounds),
+        cut=frozenset(tag for tag, shown, whole in pairs if shown != whole),
+    )
+
+
+def _text_of(parts: Sequence[Block]) -> str:
+    return "".join(part.text for part in parts)
+
+
 def assemble_thinking(given: ThinkingInput, measure: Measure | None = None, whole: Dropped = None) -> Assembled:
     """The two messages; with a measure the manifest has tokens."""
     parts = [
@@ -75,7 +118,7 @@ def assemble_thinking(given: ThinkingInput, measure: Measure | None = None, whol
         *_rounds_part(given.rounds, given.rounds_dropped),
     ]
     sections: list[Section] = [*instructions(), Joined(parts)]
-    return assemble("thinking", sections, rows=_NO_ROWS, stable=_STABLE, whole=whole, measure=measure)
+    return assemble("thinking", sections, rows=_NO_ROWS, stable=_STABLE, whole=whole, cut=given.cut, measure=measure)
 
 
 def _task_part(remembered: Remembered) -> list[Block]:

@@ -42,6 +42,8 @@ _FIRST, _LAST = 16_000, 4_000
 # The longest abbreviation or marker of a list that is looked for, and a bit more.
 _LOOKED_BACK: Final = 12
 # So far back a cut may move to fall between words, which are shorter where a character says more.
+# A cut may come so much earlier for the sake of a line or sentence: a fifth of the text.
+_NEAR: Final = 5
 _LONGEST_WORD: Final = 48
 _LONGEST_OTHER: Final = 12
 _DIGITS = re.compile(r"\d+")
@@ -179,10 +181,33 @@ def between_words(text: str, at: int) -> int:
     return next((place for place in range(at, lowest, -1) if _may_cut(text, place)), at)
 
 
+def break_near(text: str, at: int) -> int:
+    """The place at or before `at` where `text` is best cut, near it: behind a line, a sentence or a word, else `at`.
+
+    No character that is written as several code points is cut, unless it is longer than a word.
+    """
+    if at >= len(text):
+        return len(text)
+    near = at - at // _NEAR
+    window = text[near:at]
+    if line := window.rfind("\n") + 1:
+        return near + line
+    if sentence := max((end.end() for end in _ends(window)), default=0):
+        return near + sentence
+    place = between_words(text, at)
+    back = range(place, max(place - _LONGEST_WORD, 0), -1)
+    return next((place for place in back if _between_characters(text, place)), 0 if place < _LONGEST_WORD else place)
+
+
 def _may_cut(text: str, place: int) -> bool:
     before, after = text[place - 1], text[place]
     if _NUMBER_OR_WORD.match(before) and _NUMBER_OR_WORD.match(after):
         return False
+    return _between_characters(text, place)
+
+
+def _between_characters(text: str, place: int) -> bool:
+    before, after = text[place - 1], text[place]
     if before in _FLAGS and after in _FLAGS:
         # Two signs make a flag.
         signs = text[max(place - _LONGEST_WORD, 0) : place]

@@ -23,6 +23,7 @@ PAGES: Final = sorted(
 LEVELS: Final = {"debug", "info", "warning", "error", "exception", "critical"}
 FENCED: Final = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 NAME: Final = re.compile(r"`([a-z0-9_.]+)`")
+SETTINGS: Final = re.compile(r"`([a-z0-9_.{},]+)`")
 
 
 def section(title: str) -> str:
@@ -107,9 +108,16 @@ def documented_defaults() -> dict[str, str]:
         if heading := re.fullmatch(r"`[a-z_]+`(, `[a-z_]+`)*", line):
             group = "" if heading[1] else line.strip("`") + "."
         for name, default, *_ in rows(line):
-            if setting := NAME.fullmatch(name):
-                found[group + setting[1]] = default
+            if setting := SETTINGS.fullmatch(name):
+                found |= dict.fromkeys(expanded(group + setting[1]), default)
     return found
+
+
+def expanded(name: str) -> list[str]:
+    """The names for which one with a list in braces stands."""
+    before, opening, rest = name.partition("{")
+    listed, _, behind = rest.partition("}")
+    return [f"{before}{each}{behind}" for each in listed.split(",")] if opening else [name]
 
 
 def shown(value: object) -> str:

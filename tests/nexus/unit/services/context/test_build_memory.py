@@ -261,7 +261,7 @@ class TestCompaction:
     async def test_a_window_that_the_instructions_fill(self) -> None:
         """The request is refused, and its session is not compacted for it."""
         async with remembering(20, length=80) as (parts, memory):
-            content = await parts.build(asking(agent={"system_prompt": words_of(2_000)}))
+            content = await parts.build(asking())
         assert content["error"]["code"] == "PAYLOAD_TOO_LARGE"
         assert memory.wishes == memory.soon == []
 

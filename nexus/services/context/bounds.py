@@ -1,0 +1,99 @@
+"""Bounds for the texts that always stay: each takes its share of the window at most (`memory.shares`). Pure.
+
+Rules of this module:
+
+- A text is cut before it is escaped: no mark is cut in half, and what is left is escaped as it stands.
+- It is cut behind a line, a sentence or a word where there is one near, else between two characters, and ends with a
+  line that says how much of it is shown. The same text, share and vocabulary give the same bytes.
+- What fits into its share stays as it is. Of a list the items go that are needed least.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from nexus.services.text.escape import PARTING, canonical
+from nexus.services.text.sentences import break_near
+from nexus.services.text.tokens import ByteBound, Measure
+
+_CUT: Final = "(cut after {shown} of {every} characters)"
+# No more of a text is looked at than this many characters for each token of its share.
+_CHARS_A_TOKEN: Final = 8
+# How exactly a cut uses up the share: each place that is tried costs a count.
+_STEPS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Parts of the window that blocks take at most, from 0 to 1.
+
+    `instructions` are an agent's own, `working_memory` the overview and the list of details.
+    """
+
+    instructions: float = 0.3
+    role: float = 0.1
+    todos: float = 0.1
+    goal: float = 0.05
+    working_memory: float = 0.2
+    profile: float = 0.1
+    workspace: float = 0.3
+    rounds: float = 0.5
+
+    def tokens(self, limit: int) -> dict[str, int]:
+        """Tokens of each block by its tag, for a context of at most `limit` tokens."""
+        of_tags = {
+            "SYSTEM_PROMPT": self.instructions,
+            "TASK_PROMPT": self.instructions,
+            "AGENT_ROLE": self.role,
+            "TODO_LIST": self.todos,
+            "TASK_CONTEXT": self.goal,
+            "WORKING_MEMORY": self.working_memory,
+            "FRIENDS_INFO": self.profile,
+            "WORKSPACE_CONTEXT": self.workspace,
+            "THINKING_ROUNDS": self.rounds,
+        }
+        return {tag: int(limit * share) for tag, share in of_tags.items()}
+
+
+class Bounds:
+    """The tokens that each block of one context may take, by its tag."""
+
+    def __init__(self, measure: Measure, tokens: Mapping[str, int]) -> None:
+        self._measure = measure
+        self._surely = Measure(ByteBound(measure.counter), measure.form)
+        self._tokens = tokens
+
+    def hold(self, tag: str, text: str, part: float = 1.0) -> bool:
+        """Whether a block with this text takes no more than that part of its share."""
+        # Behind another message it may get a line more.
+        shown, room = f"{PARTING}{text}", int(self._tokens[tag] * part)
+        return self._surely.text(shown) <= room or (
+            len(shown) <= room * _CHARS_A_TOKEN and self._measure.text(shown) <= room
+        )
+
+    def cut(self, tag: str, text: str, render: Callable[[str], str]) -> str:
+        """`text`, or as much of its beginning as the block has room for; `render` makes the block's text of it."""
+        most = self._tokens[tag] * _CHARS_A_TOKEN
+        if len(text) <= most and self.hold(tag, render(text)):
+            return text
+        whole = canonical(text).strip()
+
+        def beginning(steps: int) -> str:
+            shown = whole[: break_near(whole, min(len(whole), most) * steps // _STEPS)].rstrip()
+            return f"{shown}\n{_CUT.format(shown=len(shown), every=len(whole))}".lstrip("\n")
+
+        return beginning(largest(0, _STEPS, lambda steps: self.hold(tag, render(beginning(steps)))))
+
+    def most(self, tag: str, count: int, render: Callable[[int], str], part: float = 1.0) -> int:
+        """As many of `count` items as a block has room for; `render` makes its text of so many."""
+        if self.hold(tag, render(count), part):
+            return count
+        return largest(0, count, lambda kept: self.hold(tag, render(kept), part))
+
+
+def largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """The largest number from `low` to `high` that fits, where all numbers below a fitting one fit, too."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
