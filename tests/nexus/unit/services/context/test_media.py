@@ -13,6 +13,8 @@ from nexus.services.context.formats import FORMATS, Converted
 from tests.nexus.unit.services.context.canonical_lists import assistant, system
 from tests.nexus.unit.services.context.test_formats import FAULTS
 
+pytestmark = pytest.mark.heavy
+
 PNG: Final = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 640, 480) + b"\0" * 16
 GIF: Final = b"GIF89a" + struct.pack("<HH", 20, 10) + b"\0" * 8
 JPEG: Final = b"\xff\xd8\xff\xe0\x00\x04xx\xff\xc0\x00\x11\x08" + struct.pack(">HH", 480, 640) + b"\0" * 8
