@@ -59,7 +59,7 @@ def origins(
             outranked = (loaded,) if is_given and loaded != value else ()
             found.append(Origin(key, value, "stored", settings.environment, outranked))
         else:
-            place = str(path_of(path, variables)) if is_given else ""
+            place = str(path_of(path, variables) or "") if is_given else ""
             found.append(Origin(key, value, "file" if is_given else "default", place))
     return found
 

@@ -25,7 +25,10 @@ from tests.nexus.e2e.harness import (
     stored_runs,
 )
 
-WEATHER = {"type": "function", "function": {"name": "weather", "description": "Forecast.", "parameters": {}}}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "weather", "description": "Forecast.", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 async def _answers(requester: Requester, streams: bool) -> int:
