@@ -65,11 +65,13 @@ class Bounds:
 
     def hold(self, tag: str, text: str, part: float = 1.0) -> bool:
         """Whether a block with this text takes no more than that part of its share."""
+        room = int(self._tokens[tag] * part)
         # Behind another message it may get a line more.
-        shown, room = f"{PARTING}{text}", int(self._tokens[tag] * part)
-        return self._surely.text(shown) <= room or (
-            len(shown) <= room * _CHARS_A_TOKEN and self._measure.text(shown) <= room
-        )
+        if self._surely.text(f"{PARTING}{text}") <= room:
+            return True
+        # Two counts: that of the text by itself is needed again when the list is fitted.
+        counted = len(text) <= room * _CHARS_A_TOKEN
+        return counted and self._measure.text(text) + self._measure.text(PARTING) <= room
 
     def cut(self, tag: str, text: str, render: Callable[[str], str]) -> str:
         """`text`, or as much of its beginning as the block has room for; `render` makes the block's text of it."""

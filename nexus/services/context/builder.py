@@ -388,6 +388,8 @@ class ContextBuilder:
             degraded = self._degraded([*session.missing, *memory.missing, *recalled.missing], build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(sources.tools, request)
+            # Other programs may have written an overview of any length.
+            chars += len(snapshot.overview.content) if snapshot and snapshot.overview else 0
             assembled = partial(agent_context, build, memory, session, window, recalled, tools, degraded)
             return await computed(request.owner_key, chars, assembled)
 

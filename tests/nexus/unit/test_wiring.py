@@ -1,5 +1,6 @@
 """The settings as each service takes them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from structlog.testing import capture_logs
 
 from nexus.config import Settings
 from nexus.config.loading import load_settings
+from nexus.services.context.bounds import Shares
 from nexus.wiring import builder_settings, settings_in_force
 
 
@@ -17,6 +19,12 @@ from nexus.wiring import builder_settings, settings_in_force
 def test_whether_summaries_are_replaced(llm: dict[str, str], by_model: bool) -> None:
     """Only where there is a model to ask."""
     assert builder_settings(Settings(llm=llm)).summaries_by_model is by_model
+
+
+def test_shares_reach_the_window() -> None:
+    """As they are set; the others as they are by default."""
+    made = builder_settings(Settings(memory={"shares": {"goal": 0.2}})).window.shares
+    assert made == replace(Shares(), goal=0.2)
 
 
 def test_stored_settings_that_override_the_file(tmp_path: Path) -> None:
