@@ -325,7 +325,7 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
     dropped = window.left_out + parts.start
     passages = _history(past, parts.start, position if pinned else len(shown), pinned, dropped=dropped)
     cut = ["history: older messages of the session are not shown"] if window.cut else []
-    unread = [LeftOut(OLDER, "HISTORY", Why.TOO_MANY)] if window.cut and not dropped else []
+    older = [LeftOut(OLDER, "HISTORY", Why.TOO_MANY)] if window.cut and not dropped else []
     every = _dropped(whole, window.left_out)
     gone = gone_from(every, _dropped(parts, window.left_out))
     assembled = assemble(
@@ -339,7 +339,7 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
         },
         stable=stable_opening,
         repairs=[*cut, *map(NO_ROOM.format, gone), *past.repairs],
-        left_out=[*unread, *past.left_out],
+        left_out=[*older, *window.unread, *past.left_out],
         whole=every,
         cut=given.cut,
         measure=room.measure if room else None,

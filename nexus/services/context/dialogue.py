@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from nexus.core.models import parse_moment
+from nexus.core.models import LeftOut, parse_moment
 from nexus.services.context.blocks import Assembled, Block, Dropped, assemble, source_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
 from nexus.services.context.prompts import describe_tools, identity_block
+from nexus.services.history.forms import not_understood
 from nexus.services.history.merge import Utterance, merge, newest
 from nexus.services.history.rows import Entry, at_offset, count_others, parse_offset, read_rows
 from nexus.services.history.tool_calls import annotate_stored
@@ -115,6 +116,7 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whol
             "repaired": memory.repaired,
         },
         stable=_STABLE if given.tools_complete else _STABLE_WITHOUT_TOOLS,
+        left_out=memory.left_out,
         whole=whole,
         cut=given.cut,
         measure=measure,
@@ -134,12 +136,14 @@ class MemoryBlock:
         total: messages after merging, before the limit.
         shown: messages in the block.
         repaired: rows that had to be repaired or left out.
+        left_out: what the shown messages say besides, and rows of which nothing is understood.
     """
 
     block: Block
     total: int
     shown: int
     repaired: int
+    left_out: Sequence[LeftOut] = ()
 
 
 class MemoryFormatter:
@@ -188,7 +192,9 @@ class MemoryFormatter:
             dropped=past.total - len(shown),
             escaped=counting.marked,
         )
-        return MemoryBlock(block, total=past.total, shown=len(shown), repaired=past.repaired)
+        left_out = [each for message in shown for entry in message.entries for each in entry.left_out]
+        left_out += not_understood(history)
+        return MemoryBlock(block, past.total, len(shown), past.repaired, left_out)
 
     @staticmethod
     def _merge_messages_by_run_id(messages: Sequence[Any]) -> list[dict[str, Any]]:

@@ -24,6 +24,8 @@ from nexus.services.history.tool_calls import as_id, read_tool_calls
 from nexus.services.text.content import as_text, compact_json, is_error
 
 PART: Final = "part"
+# On a row of which something was not understood, and is shown as its JSON or passed over.
+REPAIRED: Final = "repaired"
 LEFT_OUT: Final = "left_out"
 RAW: Final = "raw"
 # The `source` of a recorded result.
@@ -172,6 +174,8 @@ def native(row: Any) -> list[Any]:
     content, metadata = gathered(row)
     known = metadata if isinstance(metadata, Mapping) else {}
     outer = {name: value for name, value in row.items() if name not in BESIDE_CONTENT}
+    if "metadata" in row and not isinstance(metadata, Mapping):
+        outer[REPAIRED] = True
     made = _rows_of(role, content, known)
     if len(made) == 1:
         return [{**outer, **made[0]}]
@@ -180,6 +184,20 @@ def native(row: Any) -> list[Any]:
         {**outer, **part, PART: index, **({"id": f"{name}#{index + 1}"} if index and isinstance(name, str) else {})}
         for index, part in enumerate(made)
     ]
+
+
+def not_understood(rows: Iterable[Any]) -> list[LeftOut]:
+    """The rows that are no message of a known role, of which no context shows anything."""
+    return [
+        LeftOut("message", _place_of(row), Why.UNREADABLE)
+        for row in rows
+        if not isinstance(row, Mapping) or role_of(row) is None
+    ]
+
+
+def _place_of(row: Any) -> str:
+    names = (row.get("id"), row.get("_id")) if isinstance(row, Mapping) else ()
+    return next((name for name in names if isinstance(name, str) and name), "history")
 
 
 def left_out_of(row: Mapping[str, Any], where: str) -> tuple[LeftOut, ...]:
@@ -261,7 +279,8 @@ def _rows_of(role: Role, content: Any, known: Mapping[str, Any]) -> list[Row]:
     rows += making.ended()
     made = rows or [{"role": role.value, "content": None if content is None else "", "metadata": {}}]
     usage = _usage(content) if role is Role.AI else {}
-    return [{**row, "metadata": {**metadata, **usage, **row["metadata"]}} for row in made]
+    odd = {REPAIRED: True} if any(isinstance(piece, _AsJson) for piece in pieces) else {}
+    return [{**row, "metadata": {**metadata, **usage, **row["metadata"]}, **odd} for row in made]
 
 
 class _Making:

@@ -15,9 +15,19 @@ from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from nexus.core.errors import ErrorCode, RequestError
-from nexus.core.models import AGENT_ID, INTERNAL, Message, Role, is_internal, named_agent, parse_moment, read_role
+from nexus.core.models import (
+    AGENT_ID,
+    INTERNAL,
+    LeftOut,
+    Message,
+    Role,
+    is_internal,
+    named_agent,
+    parse_moment,
+    read_role,
+)
 from nexus.core.ports import Row, RunOrigin
-from nexus.services.history.forms import LEFT_OUT, RAW, native, read_input
+from nexus.services.history.forms import LEFT_OUT, RAW, REPAIRED, left_out_of, native, read_input
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.text.content import as_text, compact_json
 
@@ -137,7 +147,8 @@ class Entry(NamedTuple):
         text: as stored; `""` for an answer without content.
         moment: in UTC; None when the row has no readable time.
         stored_calls: the tool calls that the row declared, as stored; None for a human's.
-        repaired: something in the row was not as it is stored today.
+        repaired: something in the row could not be read, or was not understood.
+        left_out: what it says besides, and is not shown.
         row: the row as it is stored, or the part of it that this is.
     """
 
@@ -149,6 +160,7 @@ class Entry(NamedTuple):
     stored_calls: Any
     repaired: bool
     row: Any
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -188,9 +200,10 @@ def read_row(row: Any) -> Entry:
         return _not_shown(row, faulty=True)
     calls = metadata.get("tool_calls") if isinstance(metadata, dict) and role == "ai" else None
     # Older rows say None instead of "" when a model only made calls.
-    repaired = moment is None or (text is None and not read_tool_calls(calls))
+    repaired = moment is None or row.get(REPAIRED) is True or (text is None and not read_tool_calls(calls))
     row_id, run_id = text_or_empty(row.get("id")), text_or_empty(row.get("run_id"))
-    return Entry(role, row_id, run_id, as_text(text), moment, calls, repaired, row)
+    left_out = left_out_of(row, row_id)
+    return Entry(role, row_id, run_id, as_text(text), moment, calls, repaired, row, left_out)
 
 
 def chars_of(row: Row) -> int:

@@ -29,7 +29,7 @@ from pydantic_core import from_json
 
 from nexus.core.models import LeftOut, Message, Why, parse_moment, read_role
 from nexus.core.ports.store import CALLS_LEFT_OUT, LONGEST_CONTENT
-from nexus.services.history.forms import left_out_of, native, native_rows, success_of
+from nexus.services.history.forms import REPAIRED, left_out_of, native, native_rows, not_understood, success_of
 from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
 from nexus.services.history.rows import MAIN, Agent, count_others, row_of, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
@@ -160,7 +160,7 @@ def _read_row(row: Any, agent: Agent) -> tuple[TranscriptMessage | None, bool]:
         left_out=left_out_of(row, source),
     )
     # Older rows say None where a model only made calls, and a result may be nothing.
-    return item, content is None and not is_result and not item.calls
+    return item, row.get(REPAIRED) is True or (content is None and not is_result and not item.calls)
 
 
 def named_tool(answers: Mapping[str, Any]) -> str:
@@ -180,6 +180,7 @@ class Window:
         cut: there are older ones, which were not read.
         fetched: rows that were read, without the current run's.
         faults: rows of them that had to be repaired or left out.
+        unread: those of which nothing is understood.
     """
 
     messages: Sequence[TranscriptMessage] = ()
@@ -188,6 +189,7 @@ class Window:
     cut: bool = False
     fetched: int = 0
     faults: int = 0
+    unread: Sequence[LeftOut] = ()
 
     @classmethod
     def of(cls, rows: Sequence[Any], agent: Agent = MAIN, *, cut: bool = False, current_run_id: str = "") -> Self:
@@ -198,7 +200,8 @@ class Window:
         messages, faults = transcript_of_rows(rows, agent, current_run_id=current_run_id)
         start = window_start(messages) if cut else 0
         fetched = count_others(rows, current_run_id)
-        return cls(messages[start:], _begun_from(messages, start), start, cut, fetched, faults)
+        begun = _begun_from(messages, start)
+        return cls(messages[start:], begun, start, cut, fetched, faults, not_understood(rows))
 
 
 def _begun_from(messages: Sequence[TranscriptMessage], start: int) -> frozenset[str]:

@@ -277,7 +277,7 @@ class TestMemoryBlock:
             ],
             limit=4,
         )
-        assert (rendered.total, rendered.shown, rendered.repaired) == (5, 4, 1)
+        assert (rendered.total, rendered.shown, rendered.repaired) == (5, 4, 2)
         assert rendered.block.describe(2)[0] == {
             "tag": "SHARED_MEMORY",
             "role": "user",

@@ -186,17 +186,28 @@ class TestMalformedRows:
         [
             ({"a": 1}, '{"a":1}'),
             (["x", 1], '["x",1]'),
-            ([], ""),
             (7, "7"),
             (False, "false"),
+        ],
+    )
+    @pytest.mark.parametrize("role", ["HUMAN", "AI"])
+    def test_content_that_is_not_understood_is_told_as_json(self, role: str, content: Any, text: str) -> None:
+        """And counted."""
+        assert told(row(role, content, 30)) == [text]
+        assert repaired(row(role, content, 30)) == 1
+
+    @pytest.mark.parametrize(
+        ("content", "text"),
+        [
+            ([], ""),
             ([{"type": "text", "text": "a"}, "b"], "a\nb"),
             ([{"type": "text", "text": ""}], ""),
             ([{"type": "image"}], "[image]"),
         ],
     )
     @pytest.mark.parametrize("role", ["HUMAN", "AI"])
-    def test_content_of_another_type_is_told_as_text(self, role: str, content: Any, text: str) -> None:
-        """The texts of parts, words for media, or JSON; nothing has to be repaired."""
+    def test_parts_are_told_as_text(self, role: str, content: Any, text: str) -> None:
+        """The texts, and words for media; nothing has to be repaired."""
         assert told(row(role, content, 30)) == [text]
         assert repaired(row(role, content, 30)) == 0
 

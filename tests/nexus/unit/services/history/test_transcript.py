@@ -146,12 +146,12 @@ class TestMalformedRows:
 
     @pytest.mark.parametrize("metadata", [None, "tool_calls", [{"tool_calls": [CALL]}], 5], ids=str)
     def test_metadata_that_is_none(self, metadata: Any) -> None:
-        """Says nothing of calls or of what is answered, which is no fault."""
+        """Says nothing of calls or of what is answered."""
         said, faults = transcript_of_rows(
             [row("a", "AI", "x", metadata=metadata), row("t", "TOOL", "y", metadata=metadata)]
         )
         assert [(item.text, item.calls, item.call_id) for item in said] == [("x", (), ""), ("y", (), "")]
-        assert faults == 0
+        assert faults == 2
 
     def test_a_result_may_be_anything(self) -> None:
         """That is no fault."""
