@@ -253,7 +253,7 @@ _SCHEMAS: Final = st.recursive(
     ),
     max_leaves=12,
 )
-_WHOLE: Final = st.fixed_dictionaries(
+WHOLE_SCHEMAS: Final = st.fixed_dictionaries(
     {},
     optional={
         "type": st.sampled_from(["object", "OBJECT", ["object", "null"]]),
@@ -270,7 +270,7 @@ _WHOLE: Final = st.fixed_dictionaries(
 )
 _SENT: Final = st.fixed_dictionaries(
     {"name": st.text(max_size=70) | _NAMES, "description": st.text(max_size=20) | st.just("It is long. " * 200)},
-    optional={"inputSchema": _WHOLE | st.booleans() | st.none(), "strict": st.booleans()},
+    optional={"inputSchema": WHOLE_SCHEMAS | st.booleans() | st.none(), "strict": st.booleans()},
 )
 
 
