@@ -191,7 +191,7 @@ def not_understood(rows: Iterable[Any]) -> list[LeftOut]:
     return [
         LeftOut("message", _place_of(row), Why.UNREADABLE)
         for row in rows
-        if not isinstance(row, Mapping) or role_of(row) is None
+        if not is_native(row) and (not isinstance(row, Mapping) or role_of(row) is None)
     ]
 
 
@@ -204,9 +204,11 @@ def left_out_of(row: Mapping[str, Any], where: str) -> tuple[LeftOut, ...]:
     """What of a row in the form inside no context shows."""
     metadata = row.get("metadata")
     listed = metadata.get(LEFT_OUT) if isinstance(metadata, Mapping) else None
+    if not isinstance(listed, list | tuple):
+        return ()
     return tuple(
         LeftOut(pair[0], where, Why[pair[1]])
-        for pair in (listed if isinstance(listed, list | tuple) else ())
+        for pair in listed
         if isinstance(pair, list | tuple)
         and len(pair) == 2  # noqa: PLR2004  # kind and reason
         and isinstance(pair[0], str)

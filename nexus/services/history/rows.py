@@ -27,7 +27,7 @@ from nexus.core.models import (
     read_role,
 )
 from nexus.core.ports import Row, RunOrigin
-from nexus.services.history.forms import LEFT_OUT, RAW, REPAIRED, left_out_of, native, read_input
+from nexus.services.history.forms import LEFT_OUT, RAW, REPAIRED, is_native, left_out_of, native, read_input
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.text.content import as_text, compact_json
 
@@ -182,6 +182,8 @@ def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[En
 
 def _entries_of(row: Any) -> list[Entry]:
     """The entries of a row, the last first, as rows come in a list of the newest first."""
+    if is_native(row):
+        return [read_row(row)]
     parts = native(row)
     # What is one message stays as it is stored.
     return [read_row(parts[0])._replace(row=row)] if len(parts) == 1 else [read_row(part) for part in reversed(parts)]
