@@ -257,12 +257,7 @@ def _rows_of(role: Role, content: Any, known: Mapping[str, Any]) -> list[Row]:
     """What a message says as rows without ids and times."""
     # The calls are among the pieces, and belong to one of the rows.
     metadata = {name: value for name, value in known.items() if name not in _ALIASES and name != "tool_calls"}
-    if _is_result(role, content):
-        # What was recorded here came out of its envelope then.
-        is_recorded = known.get("source") == TOOL_RESULT
-        pieces: list[_Piece] = [_Result(content, known) if is_recorded else _result(content, known)]
-    else:
-        pieces = [*_pieces(content, role)]
+    pieces: list[_Piece] = [_result(content, known)] if _is_result(role, content) else [*_pieces(content, role)]
     if role is Role.AI:
         pieces += _not_among(pieces, _calls_beside(known))
     rows: list[Row] = []
@@ -459,8 +454,8 @@ def _calls_beside(value: Mapping[str, Any]) -> Iterator[Any]:
     more = value.get("additional_kwargs")
     for source in (value, more if isinstance(more, Mapping) else {}):
         for name in ("tool_calls", "invalid_tool_calls"):
-            if isinstance(calls := source.get(name), list | tuple):
-                yield from calls
+            calls = source.get(name)
+            yield from calls if isinstance(calls, list | tuple) else [calls] if isinstance(calls, Mapping) else ()
         if isinstance(call := source.get("function_call"), Mapping):
             yield call
 
