@@ -17,8 +17,9 @@ from nexus.services.context.budget import RUN
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Meta, Remembered
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
-from nexus.services.history.forms import Media
+from nexus.services.history.forms import Media, left_out_of, native
 from nexus.services.history.reader import UntilShown
+from nexus.services.history.rows import row_of
 from nexus.services.history.transcript import Admitted, TranscriptMessage, admit, transcript_of_run
 from nexus.services.text.tokens import Measure
 
@@ -161,11 +162,12 @@ def _own_messages(request: BuildRequest) -> list[TranscriptMessage]:
 
 
 def images_of(request: BuildRequest, limit: int) -> tuple[list[Media], list[LeftOut]]:
-    """The images of the current input that are passed on, in at most half of `limit` tokens, and what else is there."""
+    """The images of the current input that are passed on, in at most half of `limit` tokens, and what is left out."""
     images = [media for media in request.media if media.kind == "image" and media.url]
     most = limit // 2 // IMAGE_TOKENS
     where = f"run.history[0] {request.human.id}"
     others = [LeftOut(media.kind, where, Why.MEDIA) for media in request.media if media not in images]
+    others += [each for part in native(row_of(request.human)) for each in left_out_of(part, where)]
     return images[:most], others + [LeftOut("image", where, Why.NO_ROOM)] * len(images[most:])
 
 

@@ -255,9 +255,12 @@ def _is_success(status: Any) -> bool:
 
 def _rows_of(role: Role, content: Any, known: Mapping[str, Any]) -> list[Row]:
     """What a message says as rows without ids and times."""
-    # The calls are among the pieces, and belong to one of the rows.
-    metadata = {name: value for name, value in known.items() if name not in _ALIASES and name != "tool_calls"}
-    pieces: list[_Piece] = [_result(content, known)] if _is_result(role, content) else [*_pieces(content, role)]
+    metadata = {name: value for name, value in known.items() if name not in _ALIASES}
+    if _is_result(role, content):
+        # What was recorded here came out of its envelope then.
+        pieces: list[_Piece] = [_Result(content, known) if "source" in known else _result(content, known)]
+    else:
+        pieces = [*_pieces(content, role)]
     if role is Role.AI:
         pieces += _not_among(pieces, _calls_beside(known))
     rows: list[Row] = []
@@ -326,7 +329,13 @@ def _is_result(role: Role, content: Any) -> bool:
     """Whether a message of a tool is one result; else its parts are results."""
     if role is not Role.TOOL:
         return False
-    return not any(_kind_of(part) == "result" for part in (content if isinstance(content, list | tuple) else [content]))
+    parts: Sequence[Any] = [content]
+    if isinstance(content, Mapping):
+        # A message of Anthropic or Gemini.
+        parts = next((content[name] for name in ("content", "parts") if _is_list(content, name)), parts)
+    elif isinstance(content, list | tuple):
+        parts = content
+    return not any(_kind_of(part) == "result" for part in parts)
 
 
 def _result_row(result: _Result) -> Row:
@@ -348,7 +357,7 @@ def _result_row(result: _Result) -> Row:
 def _result(content: Any, known: Mapping[str, Any]) -> _Result:
     """The result that is all of a message."""
     if isinstance(content, Mapping):
-        if "result" in content:
+        if "result" in content and (len(content) == 1 or not _ABOUT_RESULT.isdisjoint(content)):
             return _Result(content["result"], {**content, **_given(known)})
         if isinstance(content.get("data"), Mapping) and "type" in content:
             # LangChain.
@@ -359,6 +368,8 @@ def _result(content: Any, known: Mapping[str, Any]) -> _Result:
 
 
 _IDS: Final = ("call_id", "tool_call_id", "tool_use_id")
+# What an envelope of a result has besides.
+_ABOUT_RESULT: Final = frozenset({*_IDS, "tool_name", "name", "status", "execution_success", "is_error", "error"})
 
 
 def _given(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -519,6 +530,10 @@ def _part(part: Any, role: Role, depth: int) -> Iterator[_Piece]:
 
 def _is_object(part: Mapping[str, Any], name: str) -> bool:
     return isinstance(part.get(name), Mapping)
+
+
+def _is_list(given: Mapping[str, Any], name: str) -> bool:
+    return isinstance(given.get(name), list | tuple)
 
 
 def _named(part: Mapping[str, Any]) -> str:

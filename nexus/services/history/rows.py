@@ -277,9 +277,15 @@ def row_of(message: Message) -> Row:
 
 
 def human_row(message: Message, text: str, origin: RunOrigin) -> Row:
-    """A human message of a run, its input or a later one. The `id` is the message's: resends record it once."""
-    raw = {} if message.content == text else {RAW: message.content}
-    return of_run(_row(message, "HUMAN", text, {"source": "new_run", **raw}), origin)
+    """The input of a run. The `id` is the message's: resends record it once.
+
+    One that comes with results of tools is recorded as it came.
+    """
+    said, source = native(row_of(message)), {"source": "new_run"}
+    if len(said) > 1:
+        return of_run(_row(message, "HUMAN", message.content, source), origin)
+    more = {} if message.content == text else {RAW: message.content, **_some(said[0]["metadata"], LEFT_OUT)}
+    return of_run(_row(message, "HUMAN", text, source | more), origin)
 
 
 def further_row(message: Message, size: int = 0) -> Row | None:

@@ -101,7 +101,7 @@ def rows_of(messages: Sequence[Any], owner_key: str, session_id: str, now: datet
         if not run_id or _is_input(role, given):
             run_id = f"run_{name}"
         yield _imported(
-            {**given, "role": role.value},
+            _with_role(given, role),
             {"id": f"msg_{name}", "run_id": run_id, "owner_key": owner_key, "timestamp": moment},
             session_id,
             place,
@@ -149,7 +149,12 @@ def _role_in(given: Any) -> Role | None:
 
 def _is_input(role: Role, given: Mapping[str, Any]) -> bool:
     """Whether a person speaks: results of tools may come under a human's name."""
-    return role is Role.HUMAN and any(part.get("role") == Role.HUMAN for part in native({**given, "role": role.value}))
+    return role is Role.HUMAN and any(part.get("role") == Role.HUMAN for part in native(_with_role(given, role)))
+
+
+def _with_role(given: Mapping[str, Any], role: Role) -> Mapping[str, Any]:
+    # An item of OpenAI's Responses API is known by its having none.
+    return given if role_of(given) else {**given, "role": role.value}
 
 
 def _time_of(given: Mapping[str, Any]) -> datetime | None:
