@@ -408,7 +408,7 @@ def _call_without_structure(call: Mapping[str, Any]) -> dict[str, Any]:
     # Name and arguments may be in an object of their own.
     return {
         key: {inner: _without_structure(item) for inner, item in value.items()}
-        if key == "function" and isinstance(value, dict)
+        if key in {"function", "custom"} and isinstance(value, dict)
         else _without_structure(value)
         for key, value in call.items()
     }
