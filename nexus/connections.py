@@ -6,7 +6,7 @@ Each raises `ConfigError` for an address or a key that cannot be used.
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -150,7 +150,11 @@ async def open_client(
         bus: Bus = kinds[mode_name](redis, prefix=prefix, connect_s=connect_s)
         where = f"{parse_redis_url(url).place} (bus.mode {mode_name}, bus.channel_prefix {prefix!r})"
         client = ContextClient(bus, signing=signing, max_payload_bytes=max_payload_bytes, where=where)
-        async with client.listening():
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(client.listening())
+            except BusUnavailableError as error:
+                raise BusUnavailableError(f"{where}: {error}") from error
             yield client
 
 

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -14,7 +16,10 @@ import pytest
 from anyio.streams.text import TextReceiveStream
 
 from nexus.bootstrap import open_nexus
+from nexus.client import new_run
 from nexus.config.loading import load_settings
+from nexus.connections import open_client
+from tests.nexus.support.provider_endpoints import ANSWER, REMEMBERED, provider_endpoints
 from tests.nexus.support.redis_server import redis_server
 from tests.nexus.support.waiting import PATIENCE_S, until
 
@@ -111,3 +116,41 @@ async def test_the_loop_without_a_library(mode: str, mongo_uri: str, database_na
                 reading.terminate()
     last = next(line for line in answers.splitlines() if '"ask_3"' in line)
     assert without_times(json.loads(last)["content"]["messages"][2]["content"]) == MEMORY
+
+
+@pytest.mark.parametrize("sdk", ["openai", "anthropic", "google"])
+async def test_the_loop_with_an_sdk(sdk: str, mode: str, mongo_uri: str, database_name: str, tmp_path: Path) -> None:
+    """The SDK takes the context as it is, its answers are understood whole, and the next run remembers."""
+    tools, *programs = blocks("docs/orchestrators.md", "python")
+    (program,) = [each for each in programs if re.search(rf"^from {sdk}\b", each, re.MULTILINE)]
+    (tmp_path / "tools.py").write_text(tools)
+    async with (
+        redis_server() as server,
+        served(server.url, mode, mongo_uri, database_name),
+        provider_endpoints() as endpoints,
+    ):
+        variables = {"NEXUS_BUS__URL": server.url, "NEXUS_BUS__MODE": mode, **endpoints.environment}
+        run = partial(anyio.run_process, env={**os.environ, **variables}, cwd=tmp_path)
+        async with open_client(server.url, mode="streams" if mode == "streams" else "pubsub") as client:
+
+            async def offered() -> bool:
+                return bool((await client.build(new_run("bob", "hi"), timeout=PATIENCE_S))["tools"])
+
+            await run([sys.executable, "tools.py"])
+            await until(offered)
+        done = await run([sys.executable, "-c", program], check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert (done.stdout.decode().splitlines(), endpoints.faults) == ([ANSWER, REMEMBERED], [])
+    assert endpoints.asked == 3
+
+
+def test_a_history_of_langchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is written in the form that the import reads."""
+    monkeypatch.chdir(tmp_path)
+    (program,) = [each for each in blocks("docs/orchestrators.md", "python") if "langchain" in each]
+    subprocess.run([sys.executable, "-c", program], check=True)
+    written = json.loads((tmp_path / "history.json").read_text("utf-8"))
+    assert [(message["type"], message["data"]["content"]) for message in written] == [
+        ("human", "Do I need an umbrella in Oslo?"),
+        ("ai", "Yes, it rains from noon."),
+    ]

@@ -16,7 +16,7 @@ from nexus.core.models import Role, Topics
 from nexus.core.wire import decode, encode
 from nexus.services.requests.envelope import error_content
 from tests.nexus.support.desk import Desk, Result
-from tests.nexus.support.redis_server import redis_server
+from tests.nexus.support.redis_server import HOST, redis_server
 
 
 async def asked_for(bus: dict[str, str], timeout_s: float) -> Result:
@@ -95,4 +95,5 @@ async def test_a_wrong_password() -> None:
         for mode in ("pubsub", "streams"):
             done = await asked_for({"URL": server.url.replace("right", "canary"), "MODE": mode}, timeout_s=1)
             advice = "AuthenticationError: correct user and password in bus.url (NEXUS_BUS__URL)"
-            assert done.fault == f"no answer from Redis within 1 s: {advice}"
+            where = f"{HOST}:{server.port}/0 (bus.mode {mode}, bus.channel_prefix '')"
+            assert done.fault == f"{where}: no answer from Redis within 1 s: {advice}"
