@@ -254,7 +254,7 @@ def _lines(
     }
     sections = {
         "Overview" if overview else "Template": text_lines(overview.content if overview else TEMPLATE),
-        "Details": table(_DETAILS, details),
+        "Details": table(_DETAILS, details, margin=2),
         "Summary of what is compacted": text_lines(compaction.summary) if compaction else [],
     }
     return facts(values, sections)

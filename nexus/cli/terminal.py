@@ -7,21 +7,24 @@ Rules of this module:
 """
 
 import json
+import os
+import re
+import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import anyio
 import typer
 from pydantic import TypeAdapter, ValidationError
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import Progress
-from rich.table import Table
 from rich.text import Text
 
 from nexus.config import BusSettings, DatabaseSettings, Settings
@@ -62,6 +65,21 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 # Of a message of a context.
 _SHOWN_LINES: Final = 40
 _PAGE: Final = 50
+_BLOCKS: Final[Columns] = {
+    "BLOCK": itemgetter("tag"),
+    "BYTES": itemgetter("bytes"),
+    "TOKENS": lambda block: block.get("tokens"),
+    "SOURCES": lambda block: len(block["sources"]),
+    "TRUNCATED": itemgetter("truncated"),
+    "DROPPED": itemgetter("dropped"),
+    "ESCAPED": itemgetter("escaped"),
+}
+_GAP: Final = "  "
+_MARGIN: Final = "    "
+# What a column of texts needs to be read.
+_NARROWEST: Final = 20
+# What stays on one line: a word with the spaces before it, or a letter of a script that has no spaces.
+_UNIT: Final = re.compile(r" *(?:[\u2e80-\ud7ff\uf900-\uffef]|[^ \u2e80-\ud7ff\uf900-\uffef]+)")
 _MOST_SESSIONS: Final = 10
 SEE_MONGODB: Final = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
 _OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
@@ -167,20 +185,67 @@ def indented(lines: Iterable[str]) -> list[str]:
 
 
 def facts(values: Mapping[str, object], sections: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-    """A line a value, behind its name; below them the sections that are not empty, under their titles."""
-    found = [f"{name:<10}  {_cell(value)}" for name, value in values.items()]
+    """A line a value, behind its name; below them the sections that are not empty, under their titles.
+
+    Values that are longer than a line of the terminal are broken between words.
+    """
+    found = [line for name, value in values.items() for line in _broken(f"{name:<10}", _cell(value), _columns())]
     for title, content in (sections or {}).items():
         found += ["", title, "", *indented(content)] if content else []
     return found
 
 
-def table(columns: Columns, items: Iterable[object]) -> list[str]:
-    """A line an item under a line of headings, `[]` for none. Nothing is cut, so the longest column comes last."""
+def table(columns: Columns, items: Iterable[object], *, margin: int = 0) -> list[str]:
+    """A line an item under a line of headings, `[]` for none. Nothing is cut, so the longest column comes last.
+
+    Where that is too wide for the terminal, without a `margin`, the last column is broken between words. Where most do
+    not have the room for it, each item has a line a value, behind its heading, and an empty line at its end.
+    """
     values = [attrgetter(value) if isinstance(value, str) else value for value in columns.values()]
-    rows = [[*columns], *([_cell(value(item)) for value in values] for item in items)]
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return lines if len(lines) > 1 else []
+    rows = [[_cell(value(item)) for value in values] for item in items]
+    if not rows:
+        return []
+    *widths, _ = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
+    width = _columns() - margin
+    room = width - sum(size + len(_GAP) for size in widths)
+    too_long = sum(cell_len(row[-1]) > room for row in rows)
+    if room < len([*columns][-1]) or (room < _NARROWEST and too_long > len(rows) / 2):
+        longest = max(map(len, columns))
+        items_apart = ([*zip(columns, row, strict=True), ("", "")] for row in rows)
+        return [
+            line for each in items_apart for name, cell in each for line in _broken(f"{name:<{longest}}", cell, width)
+        ]
+    starts = [_GAP.join(map(set_cell_size, row, widths)) for row in ([*columns], *rows)]
+    return [
+        line for start, row in zip(starts, ([*columns], *rows), strict=True) for line in _broken(start, row[-1], width)
+    ]
+
+
+def _broken(start: str, text: str, width: int) -> list[str]:
+    """A text behind its `start`, broken between words, or letters of a script without spaces.
+
+    A text for which there is little room, or that has a longer word, begins on a line of its own.
+    """
+    start = start + _GAP if start else ""
+    room = width - cell_len(start)
+    # No letter is wider than two columns.
+    if len(text) * 2 <= room or cell_len(text) <= room:
+        return [(start + text).rstrip()]
+    units = _UNIT.findall(text)
+    fits = room >= _NARROWEST and all(cell_len(unit.strip()) <= room for unit in units)
+    indent = " " * cell_len(start) if fits else _MARGIN
+    lines = [start if fits else indent]
+    for unit in units:
+        if lines[-1].strip() and cell_len(lines[-1] + unit) > width:
+            lines.append(indent + unit.lstrip())
+        else:
+            lines[-1] += unit
+    return [line.rstrip() for line in ([] if fits else [start]) + lines]
+
+
+def _columns() -> int:
+    """How wide the terminal is; without one, as wide as may be."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else sys.maxsize
 
 
 def _cell(value: object) -> str:
@@ -286,7 +351,8 @@ def show_context(console: Console, content: Mapping[str, Any]) -> None:
         label, style = labels.get(index, ("", "none")) if "format" not in content else ("", "none")
         title = Text(f"{index + 1}. {message['role']}{label}")
         console.print(Panel(Text(_shortened(_readable(message))), title=title, title_align="left", border_style=style))
-    console.print(_manifest_table(content["context"]["blocks"]))
+    for line in ["Where it came from", "", *table(_BLOCKS, content["context"]["blocks"]), ""]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     context = content["context"]
     history, prefix = context["history"], context["prefix"]
     merged = f"{history['merged']} messages after merging, " if context["layout"] == "dialogue" else ""
@@ -322,18 +388,6 @@ def _labels(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
 def _note(console: Console, label: str, items: Sequence[str]) -> None:
     if items:
         console.print(f"{label}: {printable('; '.join(items))}", style="yellow", markup=False)
-
-
-def _manifest_table(blocks: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(title="Where it came from", title_justify="left")
-    table.add_column("block")
-    names = ("bytes", "tokens", "sources", "truncated", "dropped", "escaped")
-    for name in names:
-        table.add_column(name, justify="right")
-    for block in blocks:
-        counts = [len(block[name]) if name == "sources" else block.get(name, "") for name in names]
-        table.add_row(block["tag"], *map(str, counts))
-    return table
 
 
 def _readable(message: Any) -> str:

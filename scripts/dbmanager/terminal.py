@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +27,7 @@ from .stored_settings import Entry, State
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
 _CELL = 200
+_WIDE = 10_000
 _IDEOGRAPHIC_SPACE = "\u3000"
 
 
@@ -63,15 +65,41 @@ def minute(moment: datetime | None) -> str:
     return "-" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
-    """A table that stays readable in 80 columns. A header that starts with `>` is the head of a column of numbers."""
-    made = Table(box=SIMPLE_HEAD, show_header=any(headers), pad_edge=False)
-    for header in headers:
-        right = header.startswith(">")
-        made.add_column(header.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
-    for row in rows:
-        made.add_row(*(Text(plain(cell)) for cell in row))
-    return Group(Text(plain(title), style="bold"), made)
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """A table that fits a terminal of 80 columns; on one that is too narrow, each row is a list of its cells.
+
+    A header that starts with `>` is the head of a column of numbers. Neither numbers nor words are broken.
+    """
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the title, and the form that has room."""
+        yield Text(plain(self.title), style="bold")
+        made = Table(box=SIMPLE_HEAD, show_header=any(self.headers), pad_edge=False)
+        for header in self.headers:
+            right = header.startswith(">")
+            made.add_column(header.lstrip(">"), justify="right" if right else "left", no_wrap=right)
+        for row in self.rows:
+            made.add_row(*(Text(plain(cell)) for cell in row))
+        if Measurement.get(console, options.update(width=_WIDE), made).minimum <= options.max_width:
+            yield made
+            return
+        names = [header.lstrip(">") for header in self.headers]
+        longest = max(map(len, names))
+        for row in self.rows:
+            yield Text()
+            for name, cell in zip(names, row, strict=True):
+                if cell:
+                    yield Text(f"{name:<{longest}}  {plain(cell)}".strip() if longest else plain(cell))
+
+
+def table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Listing:
+    """A table, as `Listing` shows it."""
+    return Listing(title, headers, [*rows])
 
 
 class Terminal:

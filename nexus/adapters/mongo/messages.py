@@ -57,7 +57,7 @@ from nexus.adapters.mongo.schema import (
 )
 from nexus.adapters.mongo.search import Search
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import AGENT_ID, INTERNAL, LONG_AGO, is_object_id, parse_moment
+from nexus.core.models import AGENT_ID, INTERNAL, is_object_id, parse_moment
 from nexus.core.ports import Row, RunOrigin, SessionSummary
 from nexus.core.ports.store import LEFT_OUT, LONGEST_CONTENT, TextsOf
 from nexus.core.working_memory import Tail
@@ -217,7 +217,9 @@ class MongoMessages(Operations):
     @driver_call
     async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:
         """Up to `limit` sessions that have rows, the one with the latest row first."""
-        times = {"first": {"$min": "$timestamp"}, "last": {"$max": "$timestamp"}}
+        # Other writers have texts there, too.
+        time = {"$convert": {"input": "$timestamp", "to": "date", "onError": None, "onNull": None}}
+        times = {"first": {"$min": time}, "last": {"$max": time}}
         stages: list[dict[str, Any]] = [
             {"$match": {"owner_key": {"$eq": owner_key}}},
             {"$group": {"_id": "$session_id", "messages": {"$sum": 1}, **times}},
@@ -225,7 +227,7 @@ class MongoMessages(Operations):
             {"$limit": limit},
         ]
         found = await aggregated(self._messages, stages)
-        summaries = [
+        return [
             SessionSummary(
                 row["_id"] if isinstance(row["_id"], str) else None,
                 row["messages"],
@@ -234,8 +236,6 @@ class MongoMessages(Operations):
             )
             for row in found
         ]
-        # As texts they are not in the order of time.
-        return sorted(summaries, key=lambda summary: summary.last or LONG_AGO, reverse=True)
 
     @driver_call
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:

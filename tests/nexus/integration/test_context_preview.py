@@ -61,7 +61,7 @@ def test_the_agent_layout_shows_the_memory() -> None:
         *("WORKING_MEMORY", "TASK_CONTEXT", "TURN_MEMORY", "CONTEXT_META"),
     ]
     assert tags[2] == "[TURN_MEMORY level=brief count=2]"
-    assert "tokens" in _preview("--layout", "agent").stdout.partition("Where it came from")[2]
+    assert "TOKENS" in _preview("--layout", "agent").stdout.partition("Where it came from")[2]
 
 
 def test_the_thinking_layout_shows_every_part() -> None:

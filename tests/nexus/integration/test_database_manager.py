@@ -238,6 +238,23 @@ class TestLists:
         assert "\x1b" not in shown.out
         assert max(cell_len(line) for line in shown.out.splitlines()) <= 80
 
+    @pytest.mark.parametrize("columns", ["42", "80"])
+    def test_nothing_is_broken_on_a_narrow_terminal(
+        self, manager: Manager, database: Database[Document], columns: str
+    ) -> None:
+        """Names and numbers are whole, and no line is longer than the terminal is wide."""
+        database["messages"].insert_many([message(n) for n in range(10)])
+        database["messages"].create_index("owner_key", name="newest_of_all_the_owners")
+        report = manager.run("stats", "--json").json
+        index = next(found for found in report["collections"][0]["indexes"] if found["name"] != "_id_")
+        shown = manager.run("stats", COLUMNS=columns).out
+        words = shown.split()
+        assert {"messages", "10", "newest_of_all_the_owners", index["since"][:10] if index["since"] else "-"} <= {
+            *words
+        }
+        assert "…" not in shown
+        assert max(cell_len(line) for line in shown.splitlines() if not line.startswith("Note")) <= int(columns)
+
     def test_stats(self, manager: Manager, database: Database[Document]) -> None:
         """Sizes are plain numbers in JSON; every index is there, with its use or a note why not."""
         database["messages"].insert_many([message(n) for n in range(10)])

@@ -62,6 +62,9 @@ def run_here(
         redirect_stdout(out),
         redirect_stderr(err),
     ):
+        if "COLUMNS" not in environment:
+            # readline gives it to the workers of pytest-xdist.
+            os.environ.pop("COLUMNS", None)
         try:
             code = call()
         except SystemExit as ended:
