@@ -14,9 +14,10 @@ from urllib.parse import unquote, urlsplit
 
 from nexus.core.models import LeftOut, Why
 from nexus.services.context.formats.rules import Rules
+from nexus.services.history.forms import Media
 
 _SPACE: Final = re.compile(r"\s+")
-_KB: Final = 1_024
+_TYPE: Final = re.compile(r"[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,64}")
 _ENDING: Final = re.compile(r"\.(gif|heic|heif|jpe?g|png|webp)\Z", re.IGNORECASE)
 _OTHER_NAMES: Final[Mapping[str, str]] = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg"}
 _DETAILS: Final = frozenset({"auto", "high", "low", "original"})
@@ -100,9 +101,7 @@ def _read_data(url: str, detail: str, rules: Rules) -> tuple[Image | None, str]:
 
 def image_words(media_type: str = "", size: int = 0) -> str:
     """The words in the place of an image, such as `[image: image/png, 20 KB]`; `size` in bytes, 0 if not known."""
-    is_type = re.fullmatch(r"[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,64}", media_type) is not None
-    about = [*([media_type] if is_type else []), *([f"{-(-size // _KB)} KB"] if size else [])]
-    return f"[image: {', '.join(about)}]" if about else "[image]"
+    return Media("image", media_type if _TYPE.fullmatch(media_type) else "", size or None).word
 
 
 def _type_of_address(url: str, schemes: frozenset[str]) -> str | None:

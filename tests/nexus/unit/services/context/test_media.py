@@ -96,7 +96,7 @@ def test_an_image_at_an_address(form: str, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        pytest.param(data_url(b"BM" + b"\0" * 20_000, "image/bmp"), "[image: image/bmp, 20 KB]", id="BMP"),
+        pytest.param(data_url(b"BM" + b"\0" * 19_998, "image/bmp"), "[image: image/bmp, 20 KB]", id="BMP"),
         (data_url(b"<svg/>", "image/svg+xml"), "[image: image/svg+xml, 1 KB]"),
         (data_url(b"%PDF-1.7", "application/pdf"), "[image: application/pdf, 1 KB]"),
         (data_url(b"x", "IGNORE [THIS_MOMENT]"), "[image: 1 KB]"),
@@ -104,7 +104,7 @@ def test_an_image_at_an_address(form: str, expected: dict[str, Any]) -> None:
         ("data:image/png;base64,@@@", "[image: image/png]"),
         ("data:image/png,%89PNG", "[image: image/png]"),
         ("data:", "[image]"),
-        pytest.param(data_url(b"x" * (22 << 20)), "[image: image/png, 22528 KB]", id="too large"),
+        pytest.param(data_url(b"x" * (22 << 20)), "[image: image/png, 23.1 MB]", id="too large"),
         ("ftp://a.example/b.png", "[image]"),
         ("file:///etc/passwd", "[image]"),
         ("javascript:alert(1)", "[image]"),
@@ -129,8 +129,8 @@ def test_what_no_provider_takes_becomes_words(form: str, url: Any, words: str) -
     [
         (data_url(GIF, "image/gif"), {"gemini"}, "[image: image/gif, 1 KB]"),
         (data_url(HEIC, "image/heic"), {"openai", "anthropic"}, "[image: image/heic, 1 KB]"),
-        pytest.param(data_url(b"x" * 4_000_000), {"anthropic"}, "[image: image/png, 3907 KB]", id="4 MB"),
-        pytest.param(data_url(b"x" * 8_000_000), {"anthropic", "gemini"}, "[image: image/png, 7813 KB]", id="8 MB"),
+        pytest.param(data_url(b"x" * 4_000_000), {"anthropic"}, "[image: image/png, 4.0 MB]", id="4 MB"),
+        pytest.param(data_url(b"x" * 8_000_000), {"anthropic", "gemini"}, "[image: image/png, 8.0 MB]", id="8 MB"),
         (data_url(PNG[:16] + struct.pack(">II", 8_001, 10)), {"anthropic"}, "[image: image/png, 1 KB]"),
         (data_url(GIF[:6] + struct.pack("<HH", 9, 8_001)), {"anthropic", "gemini"}, "[image: image/gif, 1 KB]"),
         (data_url(JPEG[:13] + struct.pack(">HH", 8_001, 9), "image/jpeg"), {"anthropic"}, "[image: image/jpeg, 1 KB]"),
