@@ -179,7 +179,7 @@ def with_images(
         return content
     messages, manifest = [*content["messages"]], content["context"]
     if images:
-        parts = [{"type": "image_url", "image_url": {"url": image.url}} for image in images]
+        parts = [{"type": "image_url", "image_url": {"url": image.url, "media_type": image.mime}} for image in images]
         text = {"type": "text", "text": messages[index]["content"]}
         messages[index] = {**messages[index], "content": [text, *parts]}
     return {

@@ -345,7 +345,7 @@ def _gemini_parts(contents: Sequence[dict[str, Any]]) -> Iterator[str]:
             if inline := part.get("inline_data"):
                 yield from _image_faults(inline["mime_type"], inline["data"], _GEMINI_IMAGES, 9_786_708, path)
             if (file := part.get("file_data")) and not (
-                file["mime_type"] in _GEMINI_IMAGES and re.match(r"https://[^/\s]", file["file_uri"])
+                file["mime_type"] in _GEMINI_IMAGES and re.match(r"(https|gs)://[^/\s]", file["file_uri"])
             ):
                 yield f"{path}: the type or the address of a file is not taken"
 

@@ -1,7 +1,8 @@
 """Images of a message as one provider takes them; what it would refuse becomes words. Pure (contract §11).
 
 A message may hold parts, `{"type": "text", "text": …}` and `{"type": "image_url", "image_url": {"url": …}}`, where the
-address is one of http or https, or `data:image/png;base64,…`.
+address is one of http or https, or `data:image/png;base64,…`. Beside it may stand `media_type`, which an address does
+not always tell, and `detail`.
 """
 
 import base64
@@ -75,6 +76,8 @@ def _read_image(part: Mapping[str, Any], rules: Rules) -> tuple[Image | None, st
     scheme, colon, rest = url.partition(":")
     url = f"{scheme.lower()}{colon}{rest}"
     media_type = _type_of_address(url, rules.image_schemes)
+    if media_type == "" and isinstance(given, Mapping) and isinstance(given.get("media_type"), str):
+        media_type = given["media_type"]
     takes = media_type in rules.image_types or (media_type == "" and not rules.address_type)
     if media_type is None or not takes:
         return None, image_words(media_type or "")

@@ -28,7 +28,7 @@ class Rules:
         image_side: pixels of the longer side of an image.
         images: how many there may be.
         image_schemes: of addresses of images.
-        address_type: an address says by its ending of which type the image is.
+        address_type: the type of an image at an address is said.
     """
 
     tools: int | None = None
@@ -94,8 +94,9 @@ GEMINI: Final = Rules(
     # Google docs, "Image understanding": 7 MB a file.
     image_base64=7 * _MIB // 3 * 4,
     images=3_000,
-    # vercel/ai#16757: public https addresses, except by the models 2.0; http is refused.
-    image_schemes=frozenset({"https"}),
+    # vercel/ai#16757: public https addresses, except by the models 2.0; http is refused. `google-genai` 3.4,
+    # `FileData.file_uri`: files in Google Cloud Storage.
+    image_schemes=frozenset({"gs", "https"}),
     # `google-genai` 3.4, `FileData.mime_type`: required.
     address_type=True,
 )

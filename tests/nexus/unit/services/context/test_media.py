@@ -92,6 +92,19 @@ def test_an_image_at_an_address(form: str, expected: dict[str, Any]) -> None:
     assert (parts_of(form, converted), converted.left_out) == ([expected], [])
 
 
+def test_the_type_of_an_image_at_an_address_may_be_said() -> None:
+    """Google's own files have no ending; an ending that there is counts."""
+    for url, said, shown_as in (
+        ("https://files.example/v1/files/abc", "image/webp", "image/webp"),
+        ("gs://bucket/picture", "image/png", "image/png"),
+        ("https://files.example/a.png", "image/webp", "image/png"),
+    ):
+        (part,) = parts_of("gemini", shown("gemini", image(url, media_type=said)))
+        assert part == {"file_data": {"file_uri": url, "mime_type": shown_as}}
+    assert words_of("gemini", shown("gemini", image("gs://bucket/a", media_type="image/gif"))) == ["[image: image/gif]"]
+    assert words_of("openai", shown("openai", image("gs://bucket/a", media_type="image/png"))) == ["[image]"]
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
     ("url", "words"),
