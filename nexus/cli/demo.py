@@ -75,9 +75,7 @@ class _Orchestrator:
         show_context(self.console, await self._ask("run_demo_question", question))
 
     async def _register(self, tools: Sequence[Mapping[str, Any]]) -> None:
-        for tool in tools:
-            message = Message(run_id="setup", owner_key="operator", role=Role.SYSTEM, content=tool)
-            await self.nexus.bus.publish(Topics.TOOLS_REGISTER, encode(message))
+        await self.client.register_tools(tools)
         names = [tool["function"]["name"] for tool in tools]
 
         async def are_registered() -> bool:

@@ -150,6 +150,23 @@ async def test_memory_tools(environment: Environment) -> None:
 
 
 @pytest.mark.usefixtures("mode")
+async def test_a_tool_that_nobody_runs(environment: Environment) -> None:
+    """Where calls are to be answered, one of two services says so, once; the model of the next call is shown it."""
+    environment["NEXUS_TOOLS__UNKNOWN_AFTER_MS"] = "50"
+    async with serving(environment), serving(environment), client_of(environment) as client:
+        run = new_run("ada", "how is the weather?")
+        await client.build(run, timeout=PATIENCE_S)
+        run.history.append(await client.record_answer(run, {"content": None, "tool_calls": CALLS}))
+        result = await client.call_tool(run, "weather", '{"city": "Ås"}', call_id="call_1", timeout=PATIENCE_S)
+        run.history.append(result)
+        content = await client.build(run, timeout=PATIENCE_S)
+    reason = "weather: nobody has announced such a tool, and no result came within 50 ms"
+    assert (result.content["status"], result.content["result"]) == ("error", reason)
+    assert content["messages"][-1]["tool_call_id"] == "call_1"
+    assert reason in content["messages"][-1]["content"]
+
+
+@pytest.mark.usefixtures("mode")
 async def test_tools_are_offered(environment: Environment) -> None:
     """What is registered is in contexts a moment later."""
     tool = {"type": "function", "function": {"name": "weather", "description": "Forecast.", "parameters": {}}}
