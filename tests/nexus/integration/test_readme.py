@@ -3,17 +3,19 @@
 import json
 import os
 import re
+import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from anyio.streams.text import TextReceiveStream
+from pymongo import MongoClient
 
 from nexus.bootstrap import open_nexus
 from nexus.client import new_run
@@ -34,7 +36,8 @@ Yes, it rains from noon."""
 
 def blocks(page: str, language: str) -> list[str]:
     """The program texts of a page in a language."""
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return [text for named, text in fenced if named == language]
 
 
 def of_mode(block: str, mode: str) -> list[str]:
@@ -144,13 +147,20 @@ async def test_the_loop_with_an_sdk(sdk: str, mode: str, mongo_uri: str, databas
     assert endpoints.asked == 3
 
 
-def test_a_history_of_langchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is written in the form that the import reads."""
-    monkeypatch.chdir(tmp_path)
+async def test_a_history_of_langchain(
+    mongo_uri: str, database_name: str, mongo_janitor: MongoClient[dict[str, Any]], tmp_path: Path
+) -> None:
+    """It is written in the form that the import reads; imported twice it is stored once."""
     (program,) = [each for each in blocks("docs/orchestrators.md", "python") if "langchain" in each]
-    subprocess.run([sys.executable, "-c", program], check=True)
-    written = json.loads((tmp_path / "history.json").read_text("utf-8"))
-    assert [(message["type"], message["data"]["content"]) for message in written] == [
-        ("human", "Do I need an umbrella in Oslo?"),
-        ("ai", "Yes, it rains from noon."),
+    (line,) = [each for each in blocks("docs/orchestrators.md", "") if "--from langchain" in each]
+    command = shlex.split(line.partition("[")[0])
+    variables = {"NEXUS_DATABASE__URI": mongo_uri, "NEXUS_DATABASE__NAME": database_name}
+    run = partial(anyio.run_process, env={**os.environ, **variables}, cwd=tmp_path)
+    await run([sys.executable, "-c", program])
+    for _ in range(2):
+        await run([sys.executable, "-m", *command])
+    rows = mongo_janitor[database_name]["messages"].find({"owner_key": "ada"}).sort("_id")
+    assert [(row["role"], row["content"]) for row in rows] == [
+        ("HUMAN", "Do I need an umbrella in Oslo?"),
+        ("AI", "Yes, it rains from noon."),
     ]
