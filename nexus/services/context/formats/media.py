@@ -46,7 +46,7 @@ class Image:
 def read_parts(content: Any, rules: Rules, where: str, left_out: list[LeftOut]) -> Sequence[str | Image]:
     """The texts and images of a message's content, at least one; no text of several is blank.
 
-    Each image that is not shown has an entry in `left_out` with the message's place `where`.
+    Each image that is not shown has an entry in `left_out` with the message's place `where`, and words in its place.
     """
     if isinstance(content, str):
         return [content]
@@ -59,7 +59,8 @@ def read_parts(content: Any, rules: Rules, where: str, left_out: list[LeftOut]) 
         if image is not None and sum(isinstance(each, Image) for each in parts) < rules.images:
             parts.append(image)
         else:
-            parts.append(words)
+            # The text of an input has the words for each of its images already.
+            parts += [] if any(isinstance(each, str) and words in each for each in parts) else [words]
             left_out.append(LeftOut("image", f"{where}.content[{index}]", Why.MEDIA))
     return parts or ["[nothing]"]
 

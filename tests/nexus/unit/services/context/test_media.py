@@ -92,6 +92,14 @@ def test_an_image_at_an_address(form: str, expected: dict[str, Any]) -> None:
     assert (parts_of(form, converted), converted.left_out) == ([expected], [])
 
 
+def test_words_that_the_text_has_already_are_not_said_again() -> None:
+    """The text of an input has them where the images were."""
+    said = text("Is [image: image/bmp, 1 KB] like\n[image]?")
+    converted = shown("openai", said, image(data_url(b"BM", "image/bmp")), image("ftp://a.example/b"))
+    assert words_of("openai", converted) == [said["text"]]
+    assert len(converted.left_out) == 2
+
+
 def test_the_type_of_an_image_at_an_address_may_be_said() -> None:
     """Google's own files have no ending; an ending that there is counts."""
     for url, said, shown_as in (
@@ -191,7 +199,7 @@ def test_other_spellings_of_the_same(spelled: str) -> None:
 def test_more_images_than_there_may_be() -> None:
     """The first hundred are shown to Claude."""
     converted = shown("anthropic", *[image(data_url(PNG))] * 102)
-    assert words_of("anthropic", converted) == ["[image: image/png, 1 KB]"] * 2
+    assert words_of("anthropic", converted) == ["[image: image/png, 1 KB]"]
     assert [each.where for each in converted.left_out] == ["messages[1].content[100]", "messages[1].content[101]"]
 
 
