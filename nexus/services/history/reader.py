@@ -20,7 +20,7 @@ from nexus.core.models import SECOND, Message, is_internal, is_object_id, named_
 from nexus.core.ports import Cutoff, MessageStore, Past, Row, RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history.merge import Utterance, newest
-from nexus.services.history.rows import chars_of
+from nexus.services.history.rows import chars_of, is_further
 
 _REPLICA: Final = slice(8, 18)
 # The clocks of replicas may differ by this much.
@@ -192,9 +192,13 @@ def _rows_of(chars: int, page: Sequence[Row]) -> int:
 
 
 def _without_beginning(shown: Sequence[Utterance], read: Sequence[Utterance]) -> list[str]:
-    """Runs among the shown messages whose human input was not read."""
-    begun = {utterance.run_id for utterance in read if not utterance.is_answer}
-    return sorted({utterance.run_id for utterance in shown if utterance.is_answer} - begun - {""})
+    """Runs among the shown messages whose human input was not read; what was said later in a run is none."""
+    begun = {utterance.run_id for utterance in read if _is_input(utterance)}
+    return sorted({utterance.run_id for utterance in shown if not _is_input(utterance)} - begun - {""})
+
+
+def _is_input(utterance: Utterance) -> bool:
+    return not utterance.is_answer and not is_further(utterance.entries[0].row)
 
 
 def _up_to_input(rows: Sequence[Row], asked: Message | None, own_row_id: str | None) -> Cutoff | None:

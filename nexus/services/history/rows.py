@@ -126,6 +126,8 @@ _LARGEST_OFFSET: Final = 14 * 60
 _SHOWN: Final[Mapping[str, Literal["human", "ai"]]] = {"HUMAN": "human", "AI": "ai"}
 
 _SUCCESS: Final = "success"
+# The source of what a person says while a run is under way.
+_FURTHER: Final = "run_input"
 # Metadata that a model's result may have.
 USAGE: Final = "usage"
 PHASE: Final = "phase"
@@ -297,7 +299,7 @@ def further_row(message: Message, size: int = 0) -> Row | None:
     said = native(row_of(message))
     if all(part["role"] == Role.TOOL for part in said):
         return tool_row(message, size)
-    marks = _marks(message, "run_input")
+    marks = _marks(message, _FURTHER)
     if len(said) > 1:
         return _row(message, "HUMAN", message.content, marks, session=_session(message))
     text = said[0].get("content")
@@ -305,6 +307,12 @@ def further_row(message: Message, size: int = 0) -> Row | None:
         return None
     raw = {} if message.content == text else _raw(message, size)
     return _row(message, "HUMAN", text, marks | _some(said[0]["metadata"], LEFT_OUT) | raw, session=_session(message))
+
+
+def is_further(row: Any) -> bool:
+    """Whether a stored row is a further human message of its run, which does not begin with it."""
+    metadata = row.get("metadata") if isinstance(row, Mapping) else None
+    return isinstance(metadata, Mapping) and metadata.get("source") == _FURTHER
 
 
 def of_run(row: Row, origin: RunOrigin) -> Row:

@@ -103,6 +103,15 @@ async def test_interleaved_runs() -> None:
     assert shown(past, 5) == [[f"{run}-{n}" for n in range(12)] for run in (4, 3, 2, 1, 0)]
 
 
+async def test_a_run_does_not_begin_with_what_is_said_in_it() -> None:
+    """A run in which a person has spoken again is read to its beginning all the same."""
+    answers = [row(1 + n, role="AI", run_id="r", content=str(n)) for n in range(30)]
+    further = row(31, run_id="r", content="and Bergen?", metadata={"source": "run_input"})
+    last = row(32, role="AI", run_id="r", content="the same")
+    past = await read([row(0, run_id="r", content="Oslo?"), *answers, further, last], 2)
+    assert shown(past, 3) == [[*(str(n) for n in range(30)), "the same"], ["and Bergen?"], ["Oslo?"]]
+
+
 async def test_a_run_with_a_thousand_rows() -> None:
     """Is one message, and the runs before it are read as well."""
     long = [row(100 + n, run_id="long", role="AI", content=str(n)) for n in range(1_000)]
