@@ -37,8 +37,10 @@ async def _answers(requester: Requester, streams: bool) -> int:
         entries: Any = await requester.redis.xrange(f"{requester.prefix}{RESPONSE}")
         return len({fields[b"message"] for _, fields in entries})
     # A stopped service has finished every request that it took, so no second answer is still to come.
-    key, last = f"{requester.prefix}{RESPONSE}", b'{"content": {}, "metadata": {"request_id": "last"}}'
-    assert await requester.redis.publish(key, last) == 1
+    error = {"code": "INTERNAL", "message": "the last one", "retryable": True}
+    content = {"status": "error", "error": error, "messages": [], "tools": []}
+    last = a_message(content, role="SYSTEM", metadata={"request_id": "last", "request_sha256": "0" * 64})
+    assert await requester.redis.publish(f"{requester.prefix}{RESPONSE}", json.dumps(last)) == 1
     await requester.answered("last")
     return len({json.dumps(answer) for answers in requester.answers.values() for _, answer in answers}) - 1
 
