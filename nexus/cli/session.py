@@ -40,7 +40,7 @@ from nexus.core.ports.store import TransferableStore
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.exporter import export_session
 from nexus.services.transfer.importer import Plan, Present, compare, read_session, write_session
-from nexus.services.transfer.transcripts import messages_in, rows_of
+from nexus.services.transfer.transcripts import Imported, messages_in, rows_of
 
 
 class _Source(StrEnum):
@@ -118,7 +118,11 @@ def import_command(  # noqa: PLR0917  # one for each option
     session: Annotated[str | None, typer.Option(help="Another session than the export's.", show_default=False)] = None,
     source: Annotated[
         _Source,
-        typer.Option("--from", help="Whose form the file has. A transcript is JSON or JSON Lines, and needs --owner."),
+        typer.Option(
+            "--from",
+            help="nexus for an export. Any other is a transcript, JSON or JSON Lines, whose form is found by itself, "
+            "whichever name is given; it needs --owner.",
+        ),
     ] = _Source.NEXUS,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and compare only; say what would be written.")
@@ -171,31 +175,60 @@ def _import_transcript(
     if owner is None:
         raise NexusError(f"--from {source}: --owner is needed: a transcript does not say whose it is")
     settings = session_settings(config, owner, session)
-    try:
-        messages = [*rows_of(messages_in(_file_content(path)), owner, session, utc_now())]
-    except ValueError as error:
-        raise NexusError(f"{printable(path)}: {error}") from None
-    for message in messages:
-        typer.echo(f"{message.place}: {_in_short(message.said)}")
-        for note in message.repaired:
-            typer.echo(f"    repaired: {note}")
-        for what, _, why in message.left_out:
-            typer.echo(f"    left out: {what}: {why}")
+    messages = _read_transcript(path, owner, session)
     rows = [(message.place, message.row) for message in messages if message.row]
-    written = Counter[str]() if dry_run else run_on_store(settings.database, partial(_write_rows, rows))
+    counts, where = Counter[str](), session_named(owner, session)
+    broken_off = f"into {where} were written; repeat the import to go on with it"
+    try:
+        run_on_store(settings.database, partial(_look_up if dry_run else _write_rows, rows, counts))
+    except NexusError as error:
+        written = f"; {counted(counts['new'], 'message')} {broken_off}" if counts["new"] else ""
+        raise NexusError(f"{error}{written}") from error
+    except KeyboardInterrupt:
+        if counts["new"]:
+            typer.echo(f"nexus: {counted(counts['new'], 'message')} {broken_off}", err=True)
+        raise
     repaired, left_out = sum(len(each.repaired) for each in messages), sum(len(each.left_out) for each in messages)
-    told = f"{counted(len(messages), 'message')} read, {repaired} repaired, {left_out} left out"
-    where = session_named(owner, session)
-    if dry_run:
-        typer.echo(f"{told}; {len(rows)} would be stored in {where}, but for those that are there.")
-        return
-    typer.echo(f"{told}; {written['new']} stored in {where}, {written['there']} were there already.")
-    if written["refused"]:
-        raise NexusError(f"{counted(written['refused'], 'message')} could not be stored, see above")
+    verb = "would be stored" if dry_run else "stored"
+    typer.echo(
+        f"{counted(len(messages), 'message')} read, {repaired} repaired, {left_out} left out; "
+        f"{counts['new']} {verb} in {where}, {counts['there']} were there already."
+    )
+    unread = len([message for message in messages if not message.said])
+    if unread or counts["refused"]:
+        raise NexusError(f"{unread} could not be read and {counts['refused']} not be stored, see above")
 
 
-async def _write_rows(rows: Sequence[tuple[str, Row]], store: TransferableStore) -> Counter[str]:
-    written = Counter[str]()
+def _read_transcript(path: str, owner: str, session: str) -> list[Imported]:
+    try:
+        given = messages_in(_file_content(path))
+    except ValueError as error:
+        raise NexusError(printable(f"{path}: {error}")) from None
+    messages = list[Imported]()
+    with progress("Reading", len(given)) as advance:
+        for message in rows_of(given, owner, session, utc_now()):
+            messages.append(message)
+            advance(1)
+    for message in messages:
+        typer.echo(f"{message.place}: {_in_short(message.said or '?')}")
+        for note in message.repaired:
+            typer.echo(f"    repaired: {printable(note)}")
+        for what, _, why in message.left_out:
+            typer.echo(f"    left out: {printable(what)}: {why}")
+    return messages
+
+
+async def _look_up(rows: Sequence[tuple[str, Row]], counts: Counter[str], store: TransferableStore) -> None:
+    with progress("Comparing", len(rows)) as advance:
+        for start in range(0, len(rows), _BATCH):
+            batch = [row for _, row in rows[start : start + _BATCH]]
+            there = await store.recorded_ids(batch[0]["owner_key"], [row["id"] for row in batch])
+            counts["there"] += len(there)
+            counts["new"] += len(batch) - len(there)
+            advance(len(batch))
+
+
+async def _write_rows(rows: Sequence[tuple[str, Row]], counts: Counter[str], store: TransferableStore) -> None:
     with progress("Writing", len(rows)) as advance:
         for start in range(0, len(rows), _BATCH):
             batch = rows[start : start + _BATCH]
@@ -203,23 +236,28 @@ async def _write_rows(rows: Sequence[tuple[str, Row]], store: TransferableStore)
             for (place, _), outcome in zip(batch, outcomes, strict=True):
                 if isinstance(outcome, StoreUnavailableError):
                     raise outcome
-                written["refused" if isinstance(outcome, Exception) else "new" if outcome else "there"] += 1
+                counts["refused" if isinstance(outcome, Exception) else "new" if outcome else "there"] += 1
                 if isinstance(outcome, Exception):
                     typer.echo(f"{place}: not stored: {outcome}", err=True)
             advance(len(batch))
-    return written
 
 
 def _in_short(text: str) -> str:
-    line = printable(" ".join(text.split()))
+    # Only the beginning is shown of what may be a whole file.
+    line = printable(" ".join(text[: _LINE_CHARS * 10].split()))
     return line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}…"
 
 
 def _file_content(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        # A pipe is as good as a file.
+        with Path(path).open("rb") as file:
+            content = file.read(_LONGEST_FILE + 1)
     except OSError as error:
         raise NexusError(f"{printable(path)}: cannot be read: {error.strerror}") from None
+    if len(content) > _LONGEST_FILE:
+        raise ValueError(f"more than {_LONGEST_FILE} bytes; import it in parts")
+    return content
 
 
 async def _write(plan: Plan, present: Present, written: Counter[str]) -> None:

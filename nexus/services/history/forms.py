@@ -44,6 +44,14 @@ _CALLS: Final = frozenset(
         *("tool_call_chunk", "invalid_tool_call", "server_tool_call", "non_standard_tool_call", "mcp_call"),
     }
 )
+# What OpenAI's servers ran themselves, or have a client run that is no function: named where it is left out.
+_HOSTED: Final = frozenset(
+    f"{tool}_call"
+    for tool in (
+        *("web_search", "file_search", "code_interpreter", "image_generation", "computer"),
+        *("local_shell", "shell", "apply_patch"),
+    )
+)
 _RESULT_ENDINGS: Final = ("tool_result", "_call_output", "server_tool_call_result")
 _MEDIA: Final[Mapping[str, "MediaKind"]] = {
     **dict.fromkeys(("image", "image_url", "input_image"), "image"),
@@ -55,6 +63,7 @@ _KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(_TEXTS, "text"),
     **dict.fromkeys(_THINKING, "thinking"),
     **dict.fromkeys(_CALLS, "call"),
+    **dict.fromkeys(_HOSTED, "hosted"),
     **dict.fromkeys(("function", "custom"), "nested call"),
     **dict.fromkeys(_MEDIA, "media"),
     "message": "message",

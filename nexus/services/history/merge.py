@@ -153,9 +153,9 @@ def places_in_run(members: Sequence[PlacedRow]) -> dict[int, Place]:
     ordered = sorted(members, key=attrgetter("rank"))
     assumed = _assumed_moments([row.moment for row in ordered])
     moments = {row.rank: moment for row, moment in zip(ordered, assumed, strict=True)}
-    asked = min((moments[row.rank] for row in members if row.is_human), default=LONG_AGO)
+    asked, question = min(((moments[row.rank], row.rank) for row in members if row.is_human), default=(LONG_AGO, -1))
     first = min(moments, default=0)
-    return {row.index: (max(moments[row.rank], asked), first, not row.is_human, row.rank) for row in members}
+    return {row.index: (max(moments[row.rank], asked), first, row.rank != question, row.rank) for row in members}
 
 
 def stored_order(rows: Sequence[Any]) -> list[int]:

@@ -497,7 +497,7 @@ def storable(value: Any) -> Any:
     A number that it cannot hold becomes its text; half a surrogate pair, and a NUL in a name, become U+FFFD.
     """
     if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
         return {storable(str(key)).replace("\x00", "\ufffd"): storable(item) for key, item in value.items()}
     if isinstance(value, list):

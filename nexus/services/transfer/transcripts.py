@@ -1,36 +1,38 @@
 """Transcripts of other systems, as rows of a session (contract §11). Pure.
 
-- A message becomes the row that it would have become on the bus, so that there is one way in.
-- Ids are made of a message's place and content: what was imported before is stored once, also when the transcript has
-  grown since.
+- A message becomes the row that it would have become on the bus, so that there is one way in. Its form is found by
+  itself: a transcript may have messages of several systems.
+- Ids are made of what a message says and how often it was said before: what was imported is stored once, also when the
+  transcript has grown since or has lost its beginning. Ids, owners, runs and metadata of another system are its own.
 - A run begins with each message of a human. Times are the transcript's own, where it has some; otherwise they go on
-  from the message before.
+  from the message before. None is later than the import.
 """
 
 import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, Final, Literal, NamedTuple, get_args
-
-from pydantic import ValidationError
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from nexus.core.models import LeftOut, Message, Role, Row, Why, new_row_id, parse_moment, role_of
-from nexus.core.wire import compact, explain
+from nexus.core.wire import MAX_DEPTH, compact, is_deeper
 from nexus.services.history.forms import left_out_of, native
-from nexus.services.history.rows import recorded_row
+from nexus.services.history.rows import recorded_row, row_of, storable
 from nexus.services.history.tool_calls import given_arguments, read_tool_calls
 from nexus.services.text.content import as_text
 
-Source = Literal["openai", "anthropic", "gemini", "langchain"]
-SOURCES: Final = get_args(Source)
-
-# Where a request or a response of each provider has its messages, and its instructions.
-_LISTS: Final = ("messages", "contents", "input", "output")
+# Where a request or a response of each provider has its messages, who says what is no list there, and its instructions.
+_LISTS: Final = {"messages": "user", "contents": "user", "input": "user", "output": "assistant"}
 _INSTRUCTIONS: Final = ("system", "system_instruction", "systemInstruction", "instructions")
 _RESPONSES: Final = ("choices", "candidates")
+# Items of OpenAI's Responses API that have no role, beside those that `Role` knows.
+_ITEMS: Final = ("_call", "_call_output")
 _TIMES: Final = ("timestamp", "created_at", "created", "createTime", "date")
 _STEP: Final = timedelta(milliseconds=1)
+_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
 class Imported(NamedTuple):
@@ -39,7 +41,7 @@ class Imported(NamedTuple):
     Attributes:
         place: in the file, such as `message 3`.
         row: for the store; None where the message says nothing that is kept.
-        said: its role and the beginning of its text, for people.
+        said: its role and what it says, for people; `""` where it is not understood.
         repaired: what was changed in it.
         left_out: what of it no context shows.
     """
@@ -52,111 +54,126 @@ class Imported(NamedTuple):
 
 
 def messages_in(content: bytes) -> list[Any]:
-    """The messages of a file: a JSON list, a request or a response of a provider, or one of these a line (JSON Lines).
+    """The messages of a file: a JSON list, a request or a response of a provider, or several of these (JSON Lines).
 
     Raises:
-        ValueError: it is none of these; says where and what is needed.
+        ValueError: it is no JSON; says where.
     """
-    text = content.decode("utf-8-sig")
     try:
-        return _messages_of(json.loads(text))
+        text = content.decode("utf-8-sig")
+        values = [*_values_in(text)]
+    except UnicodeDecodeError as fault:
+        raise ValueError(f"not UTF-8 at byte {fault.start}") from None
     except json.JSONDecodeError as fault:
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        if len(lines) < 2:  # noqa: PLR2004  # JSON Lines have several
-            raise ValueError(f"line {fault.lineno}: not JSON: {fault.msg}") from None
-    messages = []
-    for number, line in lines:
-        try:
-            messages += _messages_of(json.loads(line))
-        except json.JSONDecodeError as fault:
-            raise ValueError(f"line {number}: not JSON: {fault.msg}") from None
-    return messages
+        raise ValueError(f"line {fault.lineno}: not JSON: {fault.msg} at column {fault.colno}") from None
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not values:
+        raise ValueError("it is empty; a list of messages is needed, as JSON or JSON Lines")
+    return [message for value in values for message in _messages_of(value)]
+
+
+def _values_in(text: str) -> Iterator[Any]:
+    # Not line by line: a text may hold what other programs take for a line end, and a value may take several lines.
+    decoder, place = json.JSONDecoder(), _end_of_space(text, 0)
+    while place < len(text):
+        value, end = decoder.raw_decode(text, place)
+        yield value
+        place = _end_of_space(text, end)
+
+
+def _end_of_space(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
 
 
 def _messages_of(value: Any) -> list[Any]:
     if isinstance(value, list):
-        return value
-    if not isinstance(value, dict):
-        raise ValueError("a list of messages, or an object with one, is needed")  # a fault of the file
-    if role_of(value) or not any(isinstance(value.get(name), list) for name in (*_LISTS, *_RESPONSES)):
+        return [message for item in value for message in (_messages_of(item) if isinstance(item, dict) else [item])]
+    if not isinstance(value, dict) or role_of(value):
         return [value]
+    if isinstance(value.get("type"), str) and value["type"].endswith(_ITEMS):
+        return [{"role": "assistant", "content": [value]}]
     system = [{"role": "system", "content": value[name]} for name in _INSTRUCTIONS if value.get(name)]
-    if any(isinstance(value.get(name), list) for name in _RESPONSES):
+    if _has_list(value, _RESPONSES):
         return [*system, {"role": "assistant", "content": value}]
-    return [*system, *(item for name in _LISTS if isinstance(value.get(name), list) for item in value[name])]
+    found = [message for name, speaker in _LISTS.items() for message in _of_speaker(value.get(name), speaker)]
+    # Gemini's contents are the user's where they do not say.
+    return [*system, *found] or [{"role": "user", **value} if _has_list(value, ["parts"]) else value]
+
+
+def _of_speaker(value: Any, speaker: str) -> list[Any]:
+    if isinstance(value, str):
+        return [{"role": speaker, "content": value}]
+    return _messages_of(value) if isinstance(value, list) else []
+
+
+def _has_list(value: Mapping[str, Any], names: Sequence[str]) -> bool:
+    return any(isinstance(value.get(name), list) for name in names)
 
 
 def rows_of(messages: Sequence[Any], owner_key: str, session_id: str, now: datetime) -> Iterator[Imported]:
     """The messages as rows of the session, in their order; the last without a time is of `now`."""
+    said_before = Counter[bytes]()
     run_id = ""
-    moment = now - _STEP * len(messages)
+    moment = _start_of(messages, now) - _STEP
     for index, given in enumerate(messages):
         place = f"message {index + 1}"
-        role = _role_in(given)
-        if role is None:
-            yield Imported(place, None, "?", left_out=[LeftOut("message", place, Why.UNREADABLE)])
+        # What was not said has its moment too, so that none comes later than `now`.
+        latest = now - _STEP * (len(messages) - 1 - index)
+        moment = min(max(moment + _STEP, _time_of(given, now) or moment), latest)
+        if not isinstance(given, Mapping) or not role_of(given) or is_deeper(given, MAX_DEPTH):
+            yield Imported(place, None, "", left_out=[LeftOut("message", place, Why.UNREADABLE)])
             continue
-        moment = max(moment + _STEP, _time_of(given) or moment + _STEP)
-        name = hashlib.sha256(compact([session_id, index, given])).hexdigest()[:32]
-        if not run_id or _is_input(role, given):
+        kept = storable(given)
+        content = compact([session_id, kept])
+        said_before[content] += 1
+        name = hashlib.sha256(compact([said_before[content]]) + content).hexdigest()[:32]
+        if not run_id or _is_input(kept):
             run_id = f"run_{name}"
-        yield _imported(
-            _with_role(given, role),
-            {"id": f"msg_{name}", "run_id": run_id, "owner_key": owner_key, "timestamp": moment},
-            session_id,
-            place,
-        )
+        names = {"id": f"msg_{name}", "run_id": run_id, "owner_key": owner_key, "timestamp": moment, "metadata": {}}
+        message = Message.model_validate({**kept, **names})
+        changed = [] if kept == given else ["half a character, or a number, that no store keeps"]
+        yield _imported(message, session_id, place, changed)
 
 
-def _imported(given: Mapping[str, Any], names: Mapping[str, Any], session_id: str, place: str) -> Imported:
-    metadata = given.get("metadata")
-    fields = {**given, **names, "metadata": metadata if isinstance(metadata, dict) else {}}
-    try:
-        message = Message.model_validate(fields)
-    except ValidationError as error:
-        raise ValueError(f"{place}: {explain(error)}") from None
+def _imported(message: Message, session_id: str, place: str, changed: Sequence[str]) -> Imported:
     row = recorded_row(message, len(compact(message.content)))
-    parts = native(row) if row else []
-    said = [as_text(part.get("content")) for part in parts]
+    parts = native(row or row_of(message))
     calls = [call for part in parts for call in part["metadata"].get("tool_calls") or ()]
-    left_out = [entry for part in native({**fields, **row} if row else fields) for entry in left_out_of(part, place)]
-    if row is None:
-        return Imported(place, None, message.role.value, left_out=left_out or [LeftOut("message", place, Why.EMPTY)])
     named = [f"[{call.name}]" for call in read_tool_calls(calls)]
+    role = row["role"] if row else message.role.value
+    said = " ".join(filter(None, [role, *(as_text(part.get("content")) for part in parts), *named]))
+    left_out = [entry for part in parts for entry in left_out_of(part, place)]
+    if row is None:
+        return Imported(place, None, said, left_out=left_out or [LeftOut("message", place, Why.EMPTY)])
     kept = {**row, "_id": new_row_id(), "session_id": session_id, "metadata": {**row["metadata"], "source": "import"}}
-    shown = " ".join(filter(None, [message.role.value, *said, *named]))
-    return Imported(place, kept, shown, [*_repairs(calls)], left_out)
+    return Imported(place, kept, said, [*changed, *_repairs(calls)], left_out)
 
 
 def _repairs(calls: Sequence[Any]) -> Iterator[str]:
     for call in calls:
         given = given_arguments(call) if isinstance(call, Mapping) else None
         for read in read_tool_calls([call]):
-            if isinstance(given, str) and given.strip() and read.raw_arguments != given:
+            if given and not isinstance(given, Mapping) and read.raw_arguments != given:
                 yield f"the arguments of {read.name} are no strict JSON object"
 
 
-def _role_in(given: Any) -> Role | None:
-    if not isinstance(given, Mapping):
-        return None
-    if role := role_of(given):
-        return role
-    # Gemini's contents are the user's where they do not say, and whole responses the model's.
-    if isinstance(given.get("parts"), list):
-        return Role.HUMAN
-    return Role.AI if any(isinstance(given.get(name), list) for name in (*_RESPONSES, "output")) else None
+def _is_input(given: Mapping[str, Any]) -> bool:
+    """Whether a person begins something: under a human's name come also results of tools, and what is added to them."""
+    return all(part.get("role") == Role.HUMAN for part in native(given))
 
 
-def _is_input(role: Role, given: Mapping[str, Any]) -> bool:
-    """Whether a person speaks: results of tools may come under a human's name."""
-    return role is Role.HUMAN and any(part.get("role") == Role.HUMAN for part in native(_with_role(given, role)))
+def _start_of(messages: Sequence[Any], now: datetime) -> datetime:
+    """When the first message was said, as far as the later ones tell."""
+    known = ((index, moment) for index, given in enumerate(messages) if (moment := _time_of(given, now)))
+    index, moment = next(known, (len(messages) - 1, now))
+    return moment - _STEP * index
 
 
-def _with_role(given: Mapping[str, Any], role: Role) -> Mapping[str, Any]:
-    # An item of OpenAI's Responses API is known by its having none.
-    return given if role_of(given) else {**given, "role": role.value}
-
-
-def _time_of(given: Mapping[str, Any]) -> datetime | None:
-    times = (parse_moment(given.get(name)) for name in _TIMES)
-    return next(filter(None, times), None)
+def _time_of(given: Any, now: datetime) -> datetime | None:
+    """When a message was said; None where it does not say, or says what cannot be."""
+    content = given.get("content") if isinstance(given, Mapping) else None
+    holders = [each for each in (given, content) if isinstance(each, Mapping)]
+    times = (parse_moment(each.get(name)) for each in holders for name in _TIMES)
+    return next((moment for moment in times if moment and _EARLIEST < moment <= now), None)

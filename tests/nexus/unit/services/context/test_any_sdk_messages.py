@@ -16,7 +16,7 @@ from nexus.services.context.formats import FORMATS
 from nexus.services.history.forms import read_input
 from nexus.services.history.rows import human_row, llm_row, tool_row
 from nexus.services.history.transcript import TranscriptMessage, admit, transcript_of_rows, transcript_of_run
-from nexus.services.transfer.transcripts import rows_of
+from nexus.services.transfer.transcripts import messages_in, rows_of
 from tests.nexus.support import sdk_messages as sdk
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.support.rows import START
@@ -183,7 +183,8 @@ def _from_bus(event: Event, index: int) -> list[Row]:
 
 def _imported(made: Making) -> list[Row]:
     """As one transcript, with the ids of the other ways so that its messages can be found again."""
-    found = rows_of([event.message for event in made.events], "ada", "default", START)
+    content = json.dumps([event.message for event in made.events]).encode()
+    found = rows_of(messages_in(content), "ada", "default", START)
     return [
         {**each.row, "id": f"m{index}", "_id": f"{index:024x}"}
         for index, each in enumerate(found)
