@@ -30,6 +30,7 @@ _SAID: Final = (
 # Of metadata that are too large, what is left besides the tool calls.
 _KEPT: Final = (
     *("source", "has_tool_calls", "tool_name", "status", "execution_success", "call_id", "usage", "phase", "left_out"),
+    "revision",
     *("tool_call_id", "tool_use_id", "is_error", "name"),
     *(INTERNAL, AGENT_ID),
 )

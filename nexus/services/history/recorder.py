@@ -3,6 +3,7 @@
 - Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
 - A result that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is
   written or the service stops. Owners share that room as in `nexus.core.fairness`; a result without room is refused.
+- The later version of a message takes the place of the earlier: `grown` says which one is later.
 - A row whose `id` belongs to a row of another run is recorded under an id of its own rather than lost.
 - One row that the store refuses keeps no other of its batch from being written. In its place stands a row under the
   same id that says so.
@@ -34,7 +35,6 @@ from nexus.core.models import DEFAULT_SESSION, new_row_id, seconds_of, utc_now
 from nexus.core.ports import MessageStore, RequestLedger, Row, RunOrigin
 from nexus.core.ports.store import Settled
 from nexus.core.wire import compact
-from nexus.services.history.forms import is_native
 from nexus.services.history.reader import own_id
 from nexus.services.history.rows import clamp_timestamp, grown, of_run, stand_in
 
@@ -188,12 +188,16 @@ async def _insert_reused(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
 
 async def _update_grown(store: MessageStore, row: Row, row_id: str) -> Outcome:
     """Keep the later version of a message that is stored. False where it is no later one."""
-    for stored in await store.messages_of_ids(row["owner_key"], [row_id]):
-        if is_native(stored) and (version := grown(row, stored)):
-            changes, seen = version
-            if await store.update_message(row["owner_key"], row_id, changes, seen=seen):
-                return True
-            return StoreUnavailableError("another version was stored at this moment")
+    seen_before: list[Row] = []
+    while (stored := await store.messages_of_ids(row["owner_key"], [row_id])) and stored != seen_before:
+        version = grown(row, stored[0])
+        if version is None:
+            break
+        changes, seen = version
+        if await store.update_message(row["owner_key"], row_id, changes, seen=seen):
+            return True
+        # Another version was stored at this moment; or the two differ in what was not read.
+        seen_before = stored
     return False
 
 

@@ -8,6 +8,7 @@
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
@@ -27,7 +28,19 @@ from nexus.core.models import (
     read_role,
 )
 from nexus.core.ports import Row, RunOrigin
-from nexus.services.history.forms import LEFT_OUT, RAW, REPAIRED, is_native, left_out_of, native, read_input
+from nexus.core.ports.store import LEFT_OUT as LEFT_OUT_MARK
+from nexus.core.ports.store import LONGEST_CONTENT
+from nexus.services.history.forms import (
+    LEFT_OUT,
+    RAW,
+    REPAIRED,
+    TOOL_RESULT,
+    is_native,
+    left_out_of,
+    native,
+    read_input,
+    success_of,
+)
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.text.content import as_text, compact_json
 
@@ -137,6 +150,11 @@ THINKING: Final = "thinking"
 _TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 # A message of more bytes is a large one.
 _LARGE: Final = 4_096
+# Recorded for a result without a status, or without the name of its tool.
+_UNKNOWN: Final = "unknown"
+# The revision of what stands in the place of a message: any version of the message is a later one.
+BEFORE_ALL: Final = -1
+_MIDDLE: Final = re.compile(re.escape(LEFT_OUT_MARK).replace(r"\{\}", "([0-9]+)"))
 
 
 class Entry(NamedTuple):
@@ -371,9 +389,9 @@ def tool_row(message: Message, size: int = 0) -> Row:
     if len(said) > 1:
         return _row(message, "TOOL", message.content, marks, session=_session(message))
     result, known = said[0].get("content"), said[0]["metadata"]
-    status = known.get("status", "unknown")
+    status = known.get("status", _UNKNOWN)
     metadata = {
-        "tool_name": known.get("tool_name", "unknown"),
+        "tool_name": known.get("tool_name", _UNKNOWN),
         "status": status,
         "execution_success": known.get("execution_success", status == _SUCCESS),
         "call_id": known.get("call_id", ""),
@@ -426,27 +444,65 @@ def grown(row: Row, stored: Row) -> tuple[dict[str, Any], dict[str, Any]] | None
     """How a stored message becomes its later version: fields to change, and those that must not have changed meanwhile.
 
     None where this row is no later version: one with a higher `metadata.revision`, or where both have the same or none,
-    with a longer text that begins with the stored one.
+    one that begins with the stored one and has more text or more calls.
     """
-    new, old = (each["metadata"].get(REVISION) for each in (row, stored))
-    text, before = row["content"], stored.get("content")
-    if new != old:
-        is_later = (new or 0) > (old or 0)
-        seen = {f"metadata.{REVISION}": old}
-    else:
-        is_later = isinstance(before, str) and isinstance(text, str) and text != before and text.startswith(before)
-        seen = {"content": before}
-    if not is_later or row["role"] != stored.get("role"):
+    given, known = row["metadata"], stored.get("metadata")
+    if row["role"] != stored.get("role") or not isinstance(known, dict):
         return None
-    # A later version need not repeat the calls.
-    known = {f"metadata.{name}": value for name, value in row["metadata"].items() if value or name == REVISION}
-    return {"content": text, **known}, seen
+    new, old = _revision(given), _revision(known)
+    is_later = new > old if new != old else _goes_on(row, stored)
+    if not is_later:
+        return None
+    silent = _silent(given)
+    changes = {name: value for name, value in given.items() if name not in silent}
+    # They were about the earlier version.
+    changes |= {name: None for name in (RAW, LEFT_OUT) if name in known and name not in changes}
+    if new != old:
+        changes[REVISION], seen = new, {f"metadata.{REVISION}": known.get(REVISION)}
+    else:
+        text = row["content"][: _whole_length(stored["content"])]
+        seen = {"content": text, "metadata.tool_calls": known.get("tool_calls")}
+    return {"content": row["content"], **{f"metadata.{name}": value for name, value in changes.items()}}, seen
+
+
+def _revision(metadata: Mapping[str, Any]) -> int:
+    return int(metadata[REVISION]) if _is_whole(metadata.get(REVISION)) else 0
+
+
+def _goes_on(row: Row, stored: Row) -> bool:
+    """Whether the row has all that the stored one has, as far as it was read, and more."""
+    text, before = row["content"], stored.get("content")
+    if not isinstance(text, str) or not isinstance(before, str):
+        return False
+    length, half = _whole_length(before), LONGEST_CONTENT // 2
+    begun = text[:length]
+    is_same = (
+        begun == before if length == len(before) else (begun[:half], begun[-half:]) == (before[:half], before[-half:])
+    )
+    calls, earlier = (each["metadata"].get("tool_calls") or [] for each in (row, stored))
+    is_more = len(text) > length or len(calls) > len(earlier)
+    return is_same and is_more and (not calls or calls[: len(earlier)] == earlier)
+
+
+def _whole_length(content: str) -> int:
+    """The characters of a stored content, which may have been read without its middle."""
+    half = LONGEST_CONTENT // 2
+    cut = _MIDDLE.fullmatch(content[half:-half]) if len(content) > LONGEST_CONTENT else None
+    return LONGEST_CONTENT + int(cut[1]) if cut else len(content)
+
+
+def _silent(metadata: Mapping[str, Any]) -> set[str]:
+    """Of a later version's metadata, what says nothing: calls, tool and status need not be repeated."""
+    silent = {name for name, value in metadata.items() if value in (None, "", _UNKNOWN, [])}
+    silent |= {"has_tool_calls"} if "tool_calls" in silent else set()
+    return silent | ({"execution_success"} if success_of(metadata) is None else set())
 
 
 def stand_in(row: Row, reason: str) -> Row:
     """The row of a message that the store refuses, for the history: it says so where the message would stand."""
     kept = {name: row["metadata"].get(name) for name in ("source", "tool_name", "call_id", INTERNAL, AGENT_ID)}
-    metadata = {name: value for name, value in kept.items() if value is True or _is_short(value)}
+    metadata: dict[str, Any] = {name: value for name, value in kept.items() if value is True or _is_short(value)}
+    metadata[REVISION] = BEFORE_ALL
     if row["role"] == "TOOL":
         metadata |= {"status": "error", "execution_success": False}
     return {**row, "content": f"(This message could not be kept. {reason}.)", "metadata": metadata}
@@ -464,13 +520,17 @@ def _counts(usage: Any) -> dict[str, Any]:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0 and _fits_int64(value)
+    return _is_whole(value) and value >= 0
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and _fits_int64(value)
 
 
 def _marks(message: Message, source: str) -> dict[str, Any]:
     """The metadata of every row of a message."""
     revision = message.metadata.get(REVISION)
-    version = {REVISION: revision} if _is_count(revision) else {}
+    version = {REVISION: revision} if _is_whole(revision) else {}
     return {"source": source, **internal_marks(named_agent(message.metadata)), **version}
 
 

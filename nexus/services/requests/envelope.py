@@ -19,7 +19,7 @@ from nexus.core.ports import Delivery
 from nexus.core.signing import FIELD, Signing
 from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, decode, encode
 from nexus.services.context.request import REPLY_TO, reply_suffix
-from nexus.services.history.rows import internal_marks
+from nexus.services.history.rows import BEFORE_ALL, REVISION, internal_marks
 from nexus.services.history.tool_calls import as_id
 from nexus.services.session_state.merge import read_session_id
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
@@ -123,7 +123,8 @@ class IncomingRequest:
 def too_large_result(delivery: Delivery, error: EnvelopeError) -> Message | None:
     """What is recorded of a result that is larger than a message may be: that it was; None where its run is unknown.
 
-    Without it a model would be told that the call has no result yet.
+    Without it a model would be told that the call has no result yet. A version that is small enough takes its place.
+    Where messages have to be signed, one that is too large is `UNAUTHENTICATED`, and nothing is recorded.
     """
     ids = error.ids
     if error.code is not ErrorCode.PAYLOAD_TOO_LARGE or not (ids.run_id and ids.owner_key):
@@ -131,11 +132,11 @@ def too_large_result(delivery: Delivery, error: EnvelopeError) -> Message | None
     text = f"(too large to be recorded: {error.message})"
     known = {"id": ids.id, "run_id": ids.run_id, "owner_key": ids.owner_key}
     if delivery.topic == Topics.LLM_RESULTS:
-        return Message(**known, role=Role.AI, content=text)
+        return Message(**known, role=Role.AI, content=text, metadata={REVISION: BEFORE_ALL})
     ends = delivery.payload[:_CALL_ID_WITHIN], delivery.payload[-_CALL_ID_WITHIN:]
     found = next((match for end in ends if (match := _CALL_ID.search(end))), None)
-    metadata = {"call_id": found[1].decode() if found else "", "status": "error", "execution_success": False}
-    return Message(**known, role=Role.TOOL, content=text, metadata=metadata)
+    call = {"call_id": found[1].decode() if found else "", "status": "error", "execution_success": False}
+    return Message(**known, role=Role.TOOL, content=text, metadata={**call, REVISION: BEFORE_ALL})
 
 
 def error_content(error: RequestError) -> ErrorContent:

@@ -357,8 +357,16 @@ BOUNDED: dict[str, tuple[Row, Row]] = {
         {"metadata": {"tool_calls": _MANY_CALLS}},
         {"metadata": {"tool_calls": _MANY_CALLS[:MOST_CALLS], CALLS_LEFT_OUT: len(_MANY_CALLS) - MOST_CALLS}},
     ),
-    "metadata without calls": (
+    "few calls beside what was sent": (
+        {"metadata": {"tool_calls": _LONG_CALLS[2:], "raw": "x" * 70_000, "call_id": "c", "revision": 3}},
+        {"metadata": {"tool_calls": _LONG_CALLS[2:], "call_id": "c", "revision": 3}},
+    ),
+    "a word for calls": (
         {"metadata": {"tool_calls": "x", "other": _LISTS, "call_id": "c"}},
+        {"metadata": {"tool_calls": "x", "call_id": "c"}},
+    ),
+    "many words for calls": (
+        {"metadata": {"tool_calls": "x" * 70_000, "other": _LISTS, "call_id": "c"}},
         {"metadata": {"call_id": "c"}},
     ),
 }
@@ -490,6 +498,69 @@ async def test_a_message_is_found_by_its_id(place: Place) -> None:
         assert found == {name: value for name, value in read.items() if name not in {"content", "metadata"}}
         for other in ("m", "", "M1", "m1 ", '{"$gt": ""}'):
             assert await store.find_message("o", other) is None
+
+
+async def test_a_row_is_changed_by_whoever_has_seen_it(place: Place) -> None:
+    """Fields in metadata too, where those that were seen are unchanged; the row keeps its `_id` and all else."""
+    async with place.open() as store:
+        await store.insert_messages([row(1, content="Hel", metadata={"source": "llm_result"}), row(2, owner_key="p")])
+        (before,) = await store.all_messages("o", limit=2)
+        changes = {"content": "Hello 🌧", "metadata.revision": 2, "metadata.tool_calls": [{"id": "c", "a.b": 1}]}
+        seen = {"content": "Hel", "metadata.revision": None, "metadata.tool_calls": None}
+        others: list[dict[str, Any]] = [{"content": "hel"}, {"metadata.revision": 0}, {"metadata.tool_calls": []}]
+        others.append({"content": {"$gt": ""}})
+        for wrong in others:
+            assert not await store.update_message("o", before["_id"], changes, seen=seen | wrong)
+        for owner, row_id in (("p", before["_id"]), ("o", new_row_id()), ("o", "m1"), ("", before["_id"])):
+            assert not await store.update_message(owner, row_id, changes, seen=seen)
+        assert await store.all_messages("o", limit=2) == [before]
+        assert await store.update_message("o", before["_id"], changes, seen=seen)
+        assert not await store.update_message("o", before["_id"], changes, seen=seen)
+        metadata = {"source": "llm_result", "revision": 2, "tool_calls": [{"id": "c", "a.b": 1}]}
+        assert await store.all_messages("o", limit=2) == [{**before, "content": "Hello 🌧", "metadata": metadata}]
+        (other,) = await store.all_messages("p", limit=2)
+        assert other["content"] == "text 2"
+
+
+async def test_of_two_changes_at_once_one_counts(place: Place) -> None:
+    """That of the first; the others are told that the row has changed."""
+    async with place.open() as store:
+        await store.insert_message(row(1, content=""))
+        (before,) = await store.all_messages("o", limit=1)
+        changed = dict[str, bool]()
+
+        async def change(text: str) -> None:
+            changed[text] = await store.update_message("o", before["_id"], {"content": text}, seen={"content": ""})
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(change, f"text {number}")
+        (after,) = await store.all_messages("o", limit=1)
+        assert [text for text, was in changed.items() if was] == [after["content"]]
+
+
+async def test_a_change_that_cannot_be_kept(place: Place) -> None:
+    """It is rejected, and the row stays as it is."""
+    async with place.open() as store:
+        await store.insert_message(row(1))
+        (before,) = await store.all_messages("o", limit=1)
+        with pytest.raises(StoreRejectedError):
+            await store.update_message("o", before["_id"], {"content": "\ud800"}, seen={"content": "text 1"})
+        assert await store.all_messages("o", limit=1) == [before]
+
+
+async def test_what_a_change_rests_on_is_read_of_large_rows(place: Place) -> None:
+    """The revision of a row comes, however large its metadata are; a long content is compared whole."""
+    long = "a" * LONGEST_CONTENT + "middle" + "b" * LONGEST_CONTENT
+    async with place.open() as store:
+        await store.insert_message(row(1, role="AI", content=long, metadata={"revision": 7, "raw": "x" * 70_000}))
+        (before,) = await store.all_messages("o", limit=1)
+        assert before["metadata"] == {"revision": 7}
+        other = long.replace("middle", "muddle")
+        for seen in ({"content": other}, {"content": before["content"]}, {"metadata.revision": 6}):
+            assert not await store.update_message("o", before["_id"], {"content": "x"}, seen=seen)
+        assert await store.update_message("o", before["_id"], {"content": "x"}, seen={"content": long})
+        assert await store.update_message("o", before["_id"], {"content": "y"}, seen={"metadata.revision": 7})
 
 
 async def test_which_messages_are_recorded(place: Place) -> None:

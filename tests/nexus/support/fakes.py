@@ -28,7 +28,7 @@ from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.stored import stored
 
 _LARGEST, _LARGEST_CALL = 1 << 16, 1 << 12
-_KEPT = {"source", "call_id"}
+_KEPT = {"source", "call_id", "revision"}
 _HIDDEN = {"tool", "system", "command"}
 _HEADER = ("_id", "id", "run_id", "owner_key", "session_id", "role", "timestamp")
 
@@ -135,7 +135,9 @@ class FakeStore:
     ) -> bool:
         """Change fields of a row, nested ones by their path."""
         self._ask("update_message")
-        row = next(row for row in self._of(owner_key) if row["_id"] == row_id)
+        row = next((row for row in self._of(owner_key) if row["_id"] == row_id), None)
+        if row is None:
+            return False
 
         def place(path: str) -> tuple[dict[str, Any], str]:
             *outer, name = path.split(".")
@@ -143,7 +145,7 @@ class FakeStore:
 
         if any(where.get(name) != value for (where, name), value in ((place(path), seen[path]) for path in seen)):
             return False
-        for path, value in changes.items():
+        for path, value in stored(dict(changes)).items():
             where, name = place(path)
             where[name] = value
         return True
@@ -342,7 +344,9 @@ def _excerpt(row: Row, chars: int | None) -> Row:
     if isinstance(metadata, dict) and len(bson.encode(metadata)) > _LARGEST:
         calls = metadata.pop("tool_calls", None) if (metadata := dict(metadata)) else None
         kept = {name: value for name, value in metadata.items() if name in _KEPT}
-        if isinstance(calls, list):
+        if calls is not None and _size(calls) <= _LARGEST:
+            kept["tool_calls"] = calls
+        elif isinstance(calls, list):
             kept["tool_calls"] = list(map(_call, calls[:MOST_CALLS]))
             kept |= {CALLS_LEFT_OUT: len(calls) - MOST_CALLS} if len(calls) > MOST_CALLS else {}
         shown["metadata"] = kept

@@ -179,13 +179,14 @@ async def test_a_row_that_the_store_refuses(store_of: type[Strict]) -> None:
     rows = {row["id"]: row for row in store.messages}
     said = f"(This message could not be kept. {reason}.)"
     assert {row_id: row["content"] for row_id, row in rows.items()} == {"m1": said, "m2": "x", "t1": said}
-    assert rows["m1"]["metadata"] == {"source": "llm_result"}
+    assert rows["m1"]["metadata"] == {"source": "llm_result", "revision": -1}
     assert rows["t1"]["metadata"] == {
         "source": "tool_result",
         "tool_name": "search",
         "call_id": "c1",
         "status": "error",
         "execution_success": False,
+        "revision": -1,
         "sub_agent_internal": True,
         "agent_id": "a",
     }

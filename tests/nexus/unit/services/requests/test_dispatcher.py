@@ -489,6 +489,48 @@ class TestFaults:
         assert (letter.message_id, "metadata.signature: missing" in letter.reason) == ("msg_1", True)
         assert trial.metrics.counted == {DeadLetterCause.UNAUTHENTICATED: 1}
 
+    @pytest.mark.parametrize("topic", [Topics.LLM_RESULTS, Topics.TOOLS_RESULTS])
+    @pytest.mark.parametrize("shared", [True, False])
+    async def test_a_result_that_is_too_large(self, topic: str, *, shared: bool) -> None:
+        """Its row says so and which call it answers, and is a dead letter; one that is not takes its place."""
+        role = Role.TOOL if topic == Topics.TOOLS_RESULTS else Role.AI
+
+        def told(text: str) -> bytes:
+            content = {"result": text, "call_id": "c1", "status": "success"} if role is Role.TOOL else text
+            return encode(message(role, content))
+
+        async with dispatching(max_payload_bytes=1_500) as trial:
+            for number in (1, 2):
+                await trial.dispatch(of(topic, told("x" * 2_000), f"{number}-0", shared=shared))
+            await trial.persistence.flush()
+            (row,) = trial.store.messages
+            assert row["content"].startswith("(too large to be recorded: ")
+            assert (row["role"], row["id"], row["run_id"]) == (role, "msg_1", "run_1")
+            if role is Role.TOOL:
+                told_of = {"call_id": "c1", "status": "error", "execution_success": False}
+                assert {name: row["metadata"][name] for name in told_of} == told_of
+
+            for number, text in enumerate(("small", "another", "x" * 2_000), 3):
+                await trial.dispatch(of(topic, told(text), f"{number}-0", shared=shared))
+            await trial.persistence.flush()
+            assert [row["content"] for row in trial.store.messages] == ["small"]
+            await passed()
+        assert trial.metrics.counted[DeadLetterCause.TOO_LARGE] == 3
+        if role is Role.TOOL:
+            assert row["metadata"]["execution_success"] is True
+
+    @pytest.mark.parametrize("topic", [Topics.LLM_RESULTS, Topics.TOOLS_RESULTS])
+    async def test_a_stranger_records_nothing_that_is_too_large(self, topic: str) -> None:
+        """Where signatures are required, nobody knows who sent it, whatever signature it has."""
+        signed = encode(message(content="x" * 2_000), topic=topic, signing=Signing(SIGNING.keys))
+        async with dispatching(max_payload_bytes=1_500, signing=SIGNING) as trial:
+            for number, payload in enumerate((encode(message(content="x" * 2_000)), signed), 1):
+                await trial.dispatch(of(topic, payload, f"{number}-0"))
+            await trial.persistence.flush()
+            await passed()
+        assert trial.store.messages == []
+        assert trial.metrics.counted == {DeadLetterCause.UNAUTHENTICATED: 2}
+
     async def test_a_request_that_is_too_large_to_be_searched(self) -> None:
         """More than sixteen times what is allowed is a dead letter without an id."""
         async with dispatching(max_payload_bytes=2_000) as trial:

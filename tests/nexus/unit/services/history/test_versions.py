@@ -1,0 +1,292 @@
+"""The last version of a message is kept while it grows within its run, whatever comes first and whoever writes it."""
+
+from collections.abc import Mapping
+from itertools import permutations
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nexus.core.errors import StoreRejectedError
+from nexus.core.models import Message, Role, Topics
+from nexus.core.ports import Row, RunOrigin
+from nexus.core.ports.store import LONGEST_CONTENT
+from nexus.services.persistence import PersistenceService
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.rows import START
+from tests.nexus.support.waiting import PATIENCE_S
+
+CALLS = [{"id": f"c{number}", "name": "search", "arguments": "{}"} for number in range(3)]
+TOPICS = {Role.AI: Topics.LLM_RESULTS, Role.TOOL: Topics.TOOLS_RESULTS, Role.HUMAN: Topics.RUNS_INPUT}
+
+
+def version(content: Any, *, role: Role = Role.AI, run_id: str = "r", **metadata: Any) -> Message:
+    """A version of the message `m` of the owner `o`."""
+    known = {"id": "m", "run_id": run_id, "owner_key": "o", "timestamp": START}
+    return Message(**known, role=role, content=content, metadata=metadata)
+
+
+async def told_of(store: FakeStore, *messages: Message) -> list[Row]:
+    """Record the messages, one after another; returns the rows that others were told of."""
+    told: list[Row] = []
+
+    async def note(row: Row) -> None:
+        told.append(row)
+
+    async with PersistenceService(store, recorded=note).running() as service:
+        for message in messages:
+            assert service.offer(TOPICS[message.role], message, 10)
+            with anyio.fail_after(PATIENCE_S):
+                await service.flush()
+    return told
+
+
+async def kept_of(*messages: Message) -> tuple[Any, Mapping[str, Any]]:
+    """Content and metadata of the one row that the messages leave."""
+    store = FakeStore()
+    await told_of(store, *messages)
+    (row,) = store.messages
+    return row["content"], row["metadata"]
+
+
+GROWING = [
+    [version(text) for text in ("H", "Hel", "Hello 🌧", "Hello 🌧\n界")],
+    [version({"content": "Let me see.", "tool_calls": CALLS[:count]}) for count in range(4)],
+    [version(text, revision=number) for number, text in enumerate(("abc", "x", "", "abc"), 1) if text],
+    [version("none"), version("later", revision=1), version("last", revision=2)],
+    [version({"result": {"n": n}, "call_id": "c", "status": "success"}, role=Role.TOOL, revision=n) for n in range(3)],
+    [version(text, role=Role.HUMAN) for text in ("no,", "no, Bergen", "no, Bergen!")],
+]
+
+
+@pytest.mark.parametrize("versions", GROWING)
+async def test_versions_in_any_order(versions: list[Message]) -> None:
+    """The last one is kept, whichever order they come in, also each twice; nobody is told of one that is no later."""
+    last = await kept_of(versions[-1])
+    for order in permutations(versions):
+        kept = await kept_of(*order, *order)
+        assert kept[0] == last[0]
+        assert {name: value for name, value in kept[1].items() if value is not None} == {
+            name: value for name, value in last[1].items() if value is not None
+        }
+        store = FakeStore()
+        told = await told_of(store, *order, *order)
+        assert len(told) <= len(versions)
+        assert told[-1]["content"] == last[0]
+        assert await told_of(store, *order) == []
+
+
+async def test_two_replicas_at_once() -> None:
+    """Both write versions of one message at the same time: the last is kept, and neither waits for ever."""
+    for _ in range(20):
+        store = FakeStore()
+
+        async def write(numbers: range, store: FakeStore = store) -> None:
+            async with PersistenceService(store).running() as service:
+                for number in numbers:
+                    assert service.offer(Topics.LLM_RESULTS, version("x" * (number + 1)), 10)
+                with anyio.fail_after(PATIENCE_S):
+                    await service.flush()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write, range(0, 40, 2))
+            tasks.start_soon(write, range(1, 40, 2))
+        assert [row["content"] for row in store.messages] == ["x" * 40]
+
+
+class Overtaken(FakeStore):
+    """A store in which another replica stores a version just before each of ours."""
+
+    others: list[str]
+
+    async def update_message(
+        self, owner_key: str, row_id: str, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
+    ) -> bool:
+        """Change fields of a row, after another did."""
+        if self.others:
+            self.messages[0]["content"] = self.others.pop(0)
+        return await super().update_message(owner_key, row_id, changes, seen=seen)
+
+
+@pytest.mark.parametrize(
+    ("others", "kept"),
+    [(["ab", "abc"], "abcdef"), (["abcdefg"], "abcdefg"), (["abX"], "abX"), (["abcdef"], "abcdef")],
+)
+async def test_a_version_that_is_overtaken(others: list[str], kept: str) -> None:
+    """It is compared with what is there now."""
+    store = Overtaken()
+    store.others = []
+    await told_of(store, version("a"))
+    store.others = others
+    await told_of(store, version("abcdef"))
+    assert [row["content"] for row in store.messages] == [kept]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (version("later", revision=3), version("earlier but longer", revision=2)),
+        (version("later", revision=3), version("without")),
+        (version("later", revision=0), version("other")),
+        (version("Hello"), version("Hello", revision=0)),
+        (version("Hello"), version("Hell")),
+        (version("Hello"), version("hello, you")),
+        (version("Hello"), version("Hello, result", role=Role.TOOL)),
+        (version({"content": "a", "tool_calls": CALLS}), version("ab")),
+        (version({"content": "a", "tool_calls": CALLS[:1]}), version({"content": "a", "tool_calls": CALLS[1:]})),
+        (version({"result": {"a": 1}}, role=Role.TOOL), version({"result": {"a": 1, "b": 2}}, role=Role.TOOL)),
+    ],
+)
+async def test_what_is_no_later_version(first: Message, second: Message) -> None:
+    """A revision that goes back, another text, another speaker: what is stored stays as it is, calls included."""
+    kept = await kept_of(first, second)
+    expected = await kept_of(first)
+    if second.content == "ab":
+        # It goes on with the text, and need not repeat the calls.
+        expected = ("ab", expected[1])
+    assert kept == expected
+
+
+@pytest.mark.parametrize("revision", [True, "7", 1.5, None, 2**63, -(2**63) - 1, [], {}])
+async def test_a_revision_that_is_none(revision: Any) -> None:
+    """It counts as no revision, in a message and in a row of another writer."""
+    assert await kept_of(version("Hel", revision=revision), version("Hello", revision=revision)) == await kept_of(
+        version("Hello")
+    )
+    store = FakeStore()
+    planted = {"id": "m", "run_id": "r", "owner_key": "o", "session_id": "s", "role": "AI", "content": "Hel"}
+    store.plant("messages", [{**planted, "timestamp": START, "metadata": {"revision": str(revision)}}])
+    await told_of(store, version("Hello", revision=1))
+    assert store.messages[0]["content"] == "Hello"
+
+
+@pytest.mark.parametrize("metadata", [None, "x", []])
+async def test_a_row_of_another_writer(metadata: Any) -> None:
+    """One whose metadata is no object stays as it is, and so does one of a role that is spelled in another way."""
+    planted = {"id": "m", "run_id": "r", "owner_key": "o", "session_id": "s", "content": "Hel", "timestamp": START}
+    for changes in ({"role": "AI", "metadata": metadata}, {"role": "assistant", "metadata": {}}):
+        store = FakeStore()
+        store.plant("messages", [{**planted, **changes}])
+        assert await told_of(store, version("Hello")) == []
+        assert [row["content"] for row in store.messages] == ["Hel"]
+
+
+async def test_what_a_later_version_does_not_say() -> None:
+    """Calls, tool, call and outcome stay; what was said of the earlier version alone goes."""
+    asked = {"content": [{"type": "thinking", "thinking": "…"}, {"type": "text", "text": "a"}], "tool_calls": CALLS}
+    first, then = version(asked, revision=1), version("b", revision=2)
+    content, metadata = await kept_of(first, then)
+    assert (content, metadata["tool_calls"], metadata["has_tool_calls"]) == ("b", CALLS, True)
+    assert (metadata["left_out"], metadata["raw"]) == (None, None)
+    known = {"tool_name": "search", "call_id": "c", "status": "success"}
+    content, metadata = await kept_of(
+        version({"result": "1", **known}, role=Role.TOOL), version("12", role=Role.TOOL, revision=1)
+    )
+    told = {"source": "tool_result", **known, "execution_success": True, "revision": 1}
+    assert (content, {name: value for name, value in metadata.items() if value is not None}) == ("12", told)
+    failed = version({"result": "12", "status": "error"}, role=Role.TOOL, revision=1)
+    _, metadata = await kept_of(version({"result": "1", **known}, role=Role.TOOL), failed)
+    assert (metadata["status"], metadata["execution_success"], metadata["call_id"]) == ("error", False, "c")
+
+
+async def test_an_id_of_another_run() -> None:
+    """It is another message, which is recorded under an id of its own; its versions are its own, too."""
+    store = FakeStore()
+    await told_of(store, version("a"), version("ab", run_id="other"), version("ab", run_id="other"), version("abc"))
+    assert sorted((row["run_id"], row["content"]) for row in store.messages) == [("other", "ab"), ("r", "abc")]
+
+
+async def test_place_and_session_stay() -> None:
+    """The row keeps its `_id`, its time, its session and whose it is: a version that comes late moves nothing."""
+    store = FakeStore()
+    async with PersistenceService(store).running() as service:
+        asked = Message(id="h", run_id="r", owner_key="o", role=Role.HUMAN, content="hi", timestamp=START)
+        await service.insert_input(service.input_row(asked, "hi", RunOrigin("s", "scout")))
+        service.offer(Topics.LLM_RESULTS, version("a"), 10)
+        await service.flush()
+        before = next(dict(row) for row in store.messages if row["id"] == "m")
+        service.offer(Topics.LLM_RESULTS, version("ab", session_id="elsewhere"), 10)
+        await service.flush()
+    after = next(row for row in store.messages if row["id"] == "m")
+    assert after == {**before, "content": "ab"}
+    assert before["metadata"]["agent_id"] == "scout"
+
+
+async def test_a_store_that_is_away_in_between() -> None:
+    """At each step of keeping a version: it is tried again, and told of once it is kept."""
+    for operation in ("find_message", "messages_of_ids", "update_message"):
+        store = FakeStore()
+        await told_of(store, version("a"))
+        settled: list[str | None] = []
+        async with PersistenceService(store).running() as service:
+            store.failing = operation
+            assert service.offer(Topics.LLM_RESULTS, version("ab"), 10, settled.append)
+            await anyio.wait_all_tasks_blocked()
+            assert (service.unwritten, settled, store.messages[0]["content"]) == (1, [], "a")
+            store.failing = ""
+            with anyio.fail_after(PATIENCE_S):
+                await service.flush()
+        assert (settled, store.messages[0]["content"]) == ([None], "ab")
+
+
+class Refusing(FakeStore):
+    """A store that refuses the content `bad`."""
+
+    async def insert_message(self, row: Row) -> bool:
+        """Record a row, unless it is refused."""
+        if row["content"] == "bad":
+            raise StoreRejectedError("WriteError 121")
+        return await super().insert_message(row)
+
+    async def update_message(
+        self, owner_key: str, row_id: str, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
+    ) -> bool:
+        """Change fields of a row, unless they are refused."""
+        if changes["content"] == "bad":
+            raise StoreRejectedError("WriteError 121")
+        return await super().update_message(owner_key, row_id, changes, seen=seen)
+
+
+async def test_a_version_that_the_store_refuses() -> None:
+    """The earlier one stays. Where there is none, any later one takes the place of the word on it."""
+    store, settled = Refusing(), list[str | None]()
+    async with PersistenceService(store).running() as service:
+        for message in (version("good"), version("bad", revision=1), version("bad", revision=1)):
+            assert service.offer(Topics.LLM_RESULTS, message, 10, settled.append)
+            await service.flush()
+    refused = "The database refused it: WriteError 121"
+    assert (settled, [row["content"] for row in store.messages]) == ([None, refused, refused], ["good"])
+    store = Refusing()
+    await told_of(store, version("bad"))
+    assert "could not be kept" in store.messages[0]["content"]
+    assert [row["content"] for row in await told_of(store, version("short"), version("another"))] == ["short"]
+    assert [row["content"] for row in store.messages] == ["short"]
+
+
+@pytest.mark.parametrize("length", [LONGEST_CONTENT - 1, LONGEST_CONTENT, LONGEST_CONTENT + 1, 3 * LONGEST_CONTENT])
+async def test_long_texts(length: int) -> None:
+    """Those of which stores give no middle grow too; one that differs in the middle is another text."""
+    text = "".join(chr(0x4E00 + place % 20_000) for place in range(length))
+    content, _ = await kept_of(version(text), version(text + "!"), version(text + "!?"), version(text[:-5]))
+    assert content == text + "!?"
+    if length > 2 * LONGEST_CONTENT:
+        place = length // 2
+        other = text[:place] + "#" + text[place + 1 :]
+        assert (await kept_of(version(text), version(other + "!")))[0] == text
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["", "a", "ab", "abc", "b", "ba"]), min_size=1, max_size=6), st.randoms())
+async def test_one_row_whatever_comes(texts: list[str], random: Any) -> None:
+    """There is one row, its text came in some version, and none that came begins with it and is longer."""
+    messages = [version(text) for text in texts]
+    random.shuffle(messages)
+    store = FakeStore()
+    await told_of(store, *messages)
+    said = [text for text in texts if text]
+    assert len(store.messages) == min(len(said), 1)
+    for row in store.messages:
+        assert row["content"] in said
+        assert not [text for text in said if text.startswith(row["content"]) and text != row["content"]]
