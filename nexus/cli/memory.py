@@ -97,7 +97,7 @@ def show(  # noqa: PLR0917  # typer makes options of them
     settings = session_settings(config, owner, session)
     key = owner, session
     if name:
-        detail = run_on_store(settings.database, lambda store: _detail(store.memory, *key, name, revision))
+        detail = run_on_store(settings.database, lambda store: _detail(store, *key, name, revision))
         print_result(detail.model_dump(mode="json") if as_json else _detail_lines(detail))
         return
 
@@ -162,7 +162,12 @@ def diff(
 ) -> None:
     """Show what differs between two revisions of the overview: the newest two, where none are named."""
     settings = session_settings(config, owner, session)
-    before, after = run_on_store(settings.database, lambda store: _pair(store.memory, owner, session, first, second))
+
+    async def read(store: Store) -> tuple[Overview, Overview]:
+        await require_session(store, owner, session)
+        return await _pair(store.memory, owner, session, first, second)
+
+    before, after = run_on_store(settings.database, read)
     names = f"revision {before.revision}", f"revision {after.revision}"
     differing = [*unified_diff(text_lines(before.content), text_lines(after.content), *names, lineterm="")]
     for line in differing:
@@ -194,11 +199,12 @@ def check(owner: Owner, session: Session = "default", as_json: Json = False, con
         raise typer.Exit(1)
 
 
-async def _detail(store: MemoryStore, owner: str, session: str, name: str, version: int | None) -> Detail:
+async def _detail(store: Store, owner: str, session: str, name: str, version: int | None) -> Detail:
     is_possible = version is None or version <= LARGEST
-    document = await store.find_detail(owner, session, name, version=version) if is_possible else None
+    document = await store.memory.find_detail(owner, session, name, version=version) if is_possible else None
     if document is None:
-        versions = {str(found["name"]): found["version"] for found in await store.list_details(owner, session)}
+        await require_session(store, owner, session)
+        versions = {str(found["name"]): found["version"] for found in await store.memory.list_details(owner, session)}
         if name in versions:
             raise NexusError(f"detail {name!r} has no version {version}; its newest is {versions[name]}")
         known = f"known: {', '.join(map(repr, sorted(versions)))}" if versions else "the session has no details"

@@ -133,6 +133,7 @@ async def _latest(store: Store, key: tuple[str, str], search: str, limit: int) -
 async def _find(store: Store, key: tuple[str, str], number: int) -> Turn:
     document = await store.turns.find_turn(*key, number) if number <= LARGEST else None
     if document is None:
+        await require_session(store, *key)
         raise TurnNotFoundError(number)
     try:
         return _read(document)

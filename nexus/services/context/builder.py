@@ -247,10 +247,10 @@ class ContextBuilder:
         }
         human = {"run_id": run_id, "owner_key": owner_key, "role": Role.HUMAN, "content": current_input}
         run = {"id": run_id, "owner_key": owner_key, "history": [human], "metadata": metadata}
-        request = read_request(Message(run_id=run_id, owner_key=owner_key, role=Role.HUMAN, content=run))
+        message = Message(run_id=run_id, owner_key=owner_key, role=Role.HUMAN, content=run)
         deadline = Deadline(_DEFAULT_ALLOWED_MS, anyio.current_time() + _DEFAULT_ALLOWED_MS / 1_000)
-        prefix, _ = await self._new_dialogue(self._begin(request, deadline), _Timings(self._metrics, {}))
-        return prefix.messages
+        messages: list[dict[str, Any]] = (await self.preview(message, deadline))["messages"]
+        return messages
 
     def _begin(
         self,

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ from redis.asyncio import Redis
 from nexus import embedded
 from nexus.core.errors import ConfigError
 from nexus.embedded import ADDRESSES, EmbeddedServers, embedded_servers
+from tests.nexus.support.waiting import PATIENCE_S
 
 # Starts the servers on the folder it is given, writes to both, says so, and waits to be killed.
 _PARENT = """
@@ -153,6 +155,28 @@ async def test_ports_stay_until_one_is_taken(tmp_path: Path) -> None:
             await _assert_kept(servers)
     async with embedded_servers(tmp_path) as servers:
         assert (_ports(servers), servers.taken) == (moved, ())
+
+
+async def test_what_serve_says_of_a_taken_port(tmp_path: Path) -> None:
+    """Which port it was, and where the new address stands."""
+    (tmp_path / ".nexus").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        addresses = {"bus": f"redis://127.0.0.1:{port}/0", "database": "mongodb://127.0.0.1:27190"}
+        (tmp_path / ".nexus" / ADDRESSES).write_text(json.dumps(addresses))
+        command = [sys.executable, "-m", "nexus", "serve", "--embedded"]
+        async with await anyio.open_process(command, cwd=tmp_path, stderr=subprocess.STDOUT) as service:
+            assert service.stdout is not None
+            with anyio.fail_after(PATIENCE_S):
+                said = await BufferedByteReceiveStream(service.stdout).receive_until(b'"ready"', 20_000)
+            service.terminate()
+            assert await service.wait() == 0
+    now = json.loads((tmp_path / ".nexus" / ADDRESSES).read_bytes())
+    assert f"Port {port} is taken by another program. A free one is used from now on: see .nexus/servers.json" in str(
+        said
+    )
+    assert f"NEXUS_BUS__URL={now['bus']}" in str(said)
+    assert now["bus"] != addresses["bus"]
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,11 @@ async def test_a_list(desk: Desk, mongo_janitor: Janitor, database_name: str) ->
 COMMANDS: Final = [
     ("turns", "list"),
     ("turns", "list", "--json"),
+    ("turns", "show", "1"),
     ("memory", "show"),
+    ("memory", "show", "flights"),
     ("memory", "history"),
+    ("memory", "diff"),
     ("memory", "check", "--json"),
     ("state", "show"),
     ("session", "export", "nowhere"),
