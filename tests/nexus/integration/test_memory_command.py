@@ -86,8 +86,8 @@ async def test_the_account(desk: Desk, db: _Database) -> None:
     session, head, counts = (await desk.said("check", *OF_S1)).splitlines()
     assert (session, head.split(), counts.split()) == (
         "session s1 of ada",
-        ["MESSAGES", "IN", "CONTEXT", "SUMMARISED", "REMOVED", "BY", "RETENTION", "LOST", "TWICE"],
-        ["63", "30", "33", "0", "0", "0"],
+        ["MESSAGES", "IN", "CONTEXT", "NOT", "SHOWN", "SUMMARISED", "REMOVED", "BY", "RETENTION", "LOST", "TWICE"],
+        ["63", "30", "0", "33", "0", "0", "0"],
     )
     db["compactions"].update_one({"number": 2}, {"$push": {"rows": str(a_row(3)["_id"])}, "$set": {"count": 2}})
     db["compactions"].update_one({"number": 1}, {"$pull": {"rows": str(a_row(5)["_id"])}})
