@@ -3,6 +3,7 @@
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import Any
 
 import anyio
@@ -177,3 +178,98 @@ async def test_tools_are_offered(environment: Environment) -> None:
     async with serving(environment), client_of(environment) as client:
         await client.register_tools([tool])
         await until(offered)
+
+
+CALLED = {"name": "weather", "arguments": '{"city": "Ås"}'}
+MADE = {"name": "weather", "args": {"city": "Ås"}}
+USED = {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Ås"}}
+ANSWERS: dict[str, Any] = {
+    "openai.types.chat.ChatCompletion": {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "tool_calls",
+                "message": {
+                    "role": "assistant",
+                    "content": "I look. 🌧",
+                    "tool_calls": [{"id": "c1", "type": "function", "function": CALLED}],
+                },
+            }
+        ],
+    },
+    "openai.types.responses.Response": {
+        "id": "r",
+        "object": "response",
+        "created_at": 1,
+        "model": "m",
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "output": [
+            {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "hidden"}]},
+            {
+                "type": "message",
+                "id": "m",
+                "role": "assistant",
+                "status": "completed",
+                "content": [{"type": "output_text", "text": "I look. 🌧", "annotations": []}],
+            },
+            {"type": "function_call", "id": "f", "call_id": "c1", "status": "completed", **CALLED},
+        ],
+    },
+    "anthropic.types.Message": {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [
+            {"type": "thinking", "thinking": "hidden", "signature": "s"},
+            {"type": "text", "text": "I look. 🌧"},
+            USED,
+        ],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    },
+    "google.genai.types.GenerateContentResponse": {
+        "candidates": [
+            {
+                "content": {
+                    "role": "model",
+                    "parts": [
+                        {"text": "hidden", "thought": True},
+                        {"text": "I look. 🌧"},
+                        {"functionCall": MADE, "thoughtSignature": "aGk="},
+                    ],
+                }
+            }
+        ]
+    },
+    "langchain_core.messages.AIMessage": {"content": "I look. 🌧", "tool_calls": [{**MADE, "id": "c1"}]},
+}
+
+
+@pytest.mark.once
+@pytest.mark.usefixtures("mode")
+async def test_every_form_of_an_answer(environment: Environment) -> None:
+    """What an SDK returns is recorded whole, and shown as a text with a call, also within its run; thoughts are not."""
+    async with serving(environment), client_of(environment) as client:
+        for number, (name, content) in enumerate(ANSWERS.items()):
+            module, _, kind = name.rpartition(".")
+            run = new_run(f"owner {number}", "how is the weather?")
+            await client.build(run, timeout=PATIENCE_S)
+            answer = getattr(import_module(module), kind).model_validate(content)
+            run.history.append(await client.record_answer(run, answer))
+            run.history.append(
+                await client.record_tool_result(run, "c1" if "google" not in name else "", 7, name="weather")
+            )
+            within = (await client.build(run, timeout=PATIENCE_S))["messages"]
+            await client.record_answer(run, "Rain.")
+            after = await turn(client, f"owner {number}", "and now?", "x")
+            assert [message["role"] for message in within[5:]] == ["assistant", "tool"], name
+            assert (within[5]["content"], within[6]["content"]) == ("I look. 🌧", "7"), name
+            assert "  Nexus: I look. 🌧\n[tool_use:weather, city:Ås]\nRain." in memory_in(after), name
+            assert "hidden" not in str(after["messages"]) + str(within), name
