@@ -135,6 +135,24 @@ async def test_a_request_is_answered(server: RedisServer, mongo_uri: str, databa
     assert await refused_in(server) == []
 
 
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_orchestrator_with_tools(server: RedisServer, mode: Mode) -> None:
+    """With the topic beside `session.state`, as docs/orchestrators.md says, it may register them."""
+    (rule,) = [rule for rule in RULES if rule.startswith(f"ACL SETUSER orchestrator{USERS[mode]} ")]
+    rule = re.sub(r"(\S*?)docs:session\.state", r"\g<0> \1docs:tools.register", rule)
+    rule = rule.replace(f"orchestrator{USERS[mode]} ", "with-tools ", 1)
+    await server.ask(*shlex.split(rule))
+    async with (
+        open_redis(url_of(server, "nexus")) as redis,
+        RedisPubSubBus(redis, prefix=PREFIX).subscribe("tools.register"),
+        open_client(url_of(server, "with-tools"), mode=mode, channel_prefix=PREFIX) as client,
+    ):
+        await client.register_tools([{"type": "function", "function": {"name": "weather"}}], timeout=PATIENCE_S)
+    assert await refused_in(server) == []
+    await server.ask("ACL", "DELUSER", "with-tools")
+    await server.ask("DEL", "docs:tools.register")
+
+
 async def denied(server: RedisServer, user: str, *commands: str) -> None:
     """See that the user may execute none of these."""
     async with open_redis(url_of(server, user)) as client:
