@@ -72,6 +72,12 @@ class RunPrefix(NamedTuple):
         """
         blocks = [_counted(block, self.messages, measure) for block in self.manifest["blocks"]]
         messages, notes, left_out = self.messages, [*self.notes], [*self.left_out]
+        shown = results_of_earlier_runs(request)
+        left_out += [
+            LeftOut("tool result" if item.role == "tool" else "call", item.source, Why.UNMATCHED)
+            for item in _beside_input(request)
+            if item not in shown
+        ]
         if request.later:
             later = admit(_own_messages(request), "run.history", after=self.messages)
             notes += later.repairs
@@ -145,7 +151,7 @@ def run_messages(request: BuildRequest) -> Admitted:
 
 
 def results_of_earlier_runs(request: BuildRequest) -> list[TranscriptMessage]:
-    """The results among the run's later messages that answer calls of earlier runs, such as one that was approved.
+    """The results that come with the request and answer calls of earlier runs, such as one that was approved.
 
     Only the layout `agent` shows those calls, and the results with them.
     """
@@ -153,7 +159,13 @@ def results_of_earlier_runs(request: BuildRequest) -> list[TranscriptMessage]:
         return []
     items = transcript_of_run(request.later, request.agent)
     made = {call.id for item in items for call in item.calls}
-    return [item for item in items if item.role == "tool" and item.call_id and item.call_id not in made]
+    later = [item for item in items if item.role == "tool" and item.call_id and item.call_id not in made]
+    return [*(item for item in _beside_input(request) if item.role == "tool"), *later]
+
+
+def _beside_input(request: BuildRequest) -> list[TranscriptMessage]:
+    """Results, and calls, that come in the message of the input."""
+    return [item for item in transcript_of_run([request.human], request.agent) if item.role != "user"]
 
 
 def _own_messages(request: BuildRequest) -> list[TranscriptMessage]:

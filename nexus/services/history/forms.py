@@ -19,9 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from pydantic_core import from_json
+
 from nexus.core.models import BESIDE_CONTENT, LeftOut, Role, Row, Why, gathered, read_role, role_of
 from nexus.services.history.tool_calls import as_id, read_tool_calls
-from nexus.services.text.content import as_text, compact_json, is_error
+from nexus.services.text.content import as_text, compact_json, is_envelope, is_error, opened
 
 PART: Final = "part"
 # On a row of which something was not understood, and is shown as its JSON or passed over.
@@ -58,6 +60,8 @@ _MEDIA: Final[Mapping[str, "MediaKind"]] = {
     **dict.fromkeys(("audio", "input_audio", "audio_url"), "audio"),
     **dict.fromkeys(("video", "input_video", "video_url"), "video"),
     **dict.fromkeys(("file", "input_file", "document", "container_upload", "media"), "file"),
+    # Of the Model Context Protocol.
+    **dict.fromkeys(("resource", "resource_link"), "file"),
 }
 _KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(_TEXTS, "text"),
@@ -165,6 +169,7 @@ def is_native(row: Any) -> bool:
         and role in _NATIVE_ROLES
         and (isinstance(content, str) or content is None)
         and isinstance(metadata, dict)
+        and isinstance(metadata.get("tool_calls"), list | None)
         and metadata.keys().isdisjoint(_ALIASES)
         and row.keys().isdisjoint(BESIDE_CONTENT)
     )
@@ -325,7 +330,11 @@ class _Making:
 def _not_among(pieces: Iterable[_Piece], calls: Iterable[Any]) -> Iterator[_Piece]:
     """The calls that are not among the pieces: some clients name a call twice, in the content and beside it."""
     known = {_key_of(piece.call) for piece in pieces if isinstance(piece, _Call)}
-    return (_Call(call) for call in calls if _key_of(call) not in known)
+    for call in calls:
+        if not isinstance(call, Mapping):
+            yield _Omitted("call", Why.UNREADABLE)
+        elif _key_of(call) not in known:
+            yield _Call(call)
 
 
 def _key_of(call: Any) -> Any:
@@ -350,8 +359,8 @@ def _is_result(role: Role, content: Any) -> bool:
 def _result_row(result: _Result) -> Row:
     known = result.known
     failed = known.get("is_error") is True or known.get("isError") is True or is_error(result.content)
-    status = "error" if failed else known.get("status")
     done = False if failed else known.get("execution_success")
+    status = "error" if failed or (done is False and known.get("status") is None) else known.get("status")
     fields = {
         "call_id": as_id(_first(known, "call_id", "tool_call_id", "tool_use_id")),
         "tool_name": _first(known, "tool_name", "name"),
@@ -364,21 +373,31 @@ def _result_row(result: _Result) -> Row:
 
 
 def _result(content: Any, known: Mapping[str, Any]) -> _Result:
-    """The result that is all of a message."""
-    if isinstance(content, Mapping):
-        if "result" in content and (len(content) == 1 or not _ABOUT_RESULT.isdisjoint(content)):
-            return _Result(content["result"], {**content, **_given(known)})
-        if isinstance(content.get("data"), Mapping) and "type" in content:
-            # LangChain.
-            return _result(content["data"], known)
-        if "content" in content and not content.keys().isdisjoint({*_IDS, "role"}):
-            return _Result(content["content"], {**content, **_given(known)})
-    return _Result(content, known)
+    """The result that is all of a message: in the envelope of a bus or of a provider, or any JSON by itself."""
+    if not isinstance(content, Mapping):
+        return _Result(content, known)
+    if isinstance(content.get("data"), Mapping) and read_role(content.get("type")):
+        # LangChain.
+        return _result(content["data"], known)
+    names_its_call = not content.keys().isdisjoint(_IDS) and not any(known.get(name) for name in _IDS)
+    if "result" in content:
+        is_envelope = len(content) == 1 or not _ABOUT_RESULT.isdisjoint(content)
+    else:
+        is_named = names_its_call or read_role(content.get("role")) is Role.TOOL
+        is_envelope = is_named and not content.keys().isdisjoint(_ANSWERS)
+    if not is_envelope:
+        return _Result(content, known)
+    about = {**content, **_given(known)}
+    if not any(about.get(name) for name in _IDS) and content.get("id"):
+        about["call_id"] = content["id"]
+    answer = next((content[name] for name in ("result", *_ANSWERS) if content.get(name) is not None), None)
+    return _Result(answer, about | ({"is_error": True} if content.get("error") else {}))
 
 
 _IDS: Final = ("call_id", "tool_call_id", "tool_use_id")
-# What an envelope of a result has besides.
-_ABOUT_RESULT: Final = frozenset({*_IDS, "tool_name", "name", "status", "execution_success", "is_error", "error"})
+# Where an envelope has the answer, and what it has besides.
+_ANSWERS: Final = ("content", "output", "error", "data")
+_ABOUT_RESULT: Final = frozenset({*_IDS, "id", "tool_name", "name", "status", "execution_success", "is_error", "error"})
 
 
 def _given(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,6 +406,13 @@ def _given(known: Mapping[str, Any]) -> dict[str, Any]:
 
 def _content_of_result(content: Any) -> tuple[Any, list[list[str]]]:
     """A result with words in the place of media; any other JSON as it is."""
+    if is_envelope(content):
+        # Of a server of the Model Context Protocol, whose texts should say what is structured, too.
+        texts, omitted = _content_of_result(content["content"])
+        structured = content.get("structuredContent")
+        if isinstance(texts, str) and (structured is None or opened(texts) == opened(compact_json(structured))):
+            return texts, omitted
+        return content, []
     if not isinstance(content, list | tuple) or not content:
         return content, []
     if not all(isinstance(part, str) or _kind_of(part) in {"text", "media", "thinking"} for part in content):
@@ -445,7 +471,7 @@ def _wrapped(value: Mapping[str, Any]) -> Any:
             return responses[0] if responses else ""
     if isinstance(value.get("output"), list | tuple) and not value.get("call_id"):
         # OpenAI's Responses API.
-        return value["output"]
+        return value["output"] or value.get("output_text")
     if isinstance(value.get("message"), Mapping):
         return value["message"]
     return value["data"] if isinstance(value.get("data"), Mapping) and read_role(value.get("type")) else None
@@ -456,8 +482,8 @@ def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iter
         yield _Omitted("thinking", Why.THINKING)
     pieces = [piece for name in ("content", "parts") for piece in _pieces(value.get(name), role, depth)]
     yield from pieces
-    texts = ("refusal",) if "content" in value else ("refusal", "text")
-    yield from (value[name] for name in texts if isinstance(value.get(name), str) and value[name])
+    beside = (value[name] for name in ("refusal", "text") if isinstance(value.get(name), str) and value[name])
+    yield from (text for text in beside if text not in pieces)
     if isinstance(audio := value.get("audio"), Mapping):
         yield from _audio(audio)
     yield from _not_among(pieces, _calls_beside(value))
@@ -475,9 +501,19 @@ def _calls_beside(value: Mapping[str, Any]) -> Iterator[Any]:
     for source in (value, more if isinstance(more, Mapping) else {}):
         for name in ("tool_calls", "invalid_tool_calls"):
             calls = source.get(name)
-            yield from calls if isinstance(calls, list | tuple) else [calls] if isinstance(calls, Mapping) else ()
+            if isinstance(calls, str) and calls.strip():
+                calls = _parsed(calls)
+            yield from calls if isinstance(calls, list | tuple) else () if calls is None else [calls]
         if isinstance(call := source.get("function_call"), Mapping):
             yield call
+
+
+def _parsed(text: str) -> Any:
+    """The JSON in a text; the text where there is none."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
 
 
 def _kind_of(part: Any) -> str:
@@ -574,6 +610,9 @@ def _media_of_part(part: Mapping[str, Any]) -> Iterator[_Piece]:
         if source.get("type") == "content":
             yield from _pieces(source.get("content"), Role.HUMAN, 1)
             return
+    if isinstance(resource := part.get("resource"), Mapping) and isinstance(resource.get("text"), str):
+        yield resource["text"]
+        return
     nested: Mapping[str, Any] = next(
         (part[name] for name in (*_GEMINI, str(part.get("type")), "source", "image", "file") if _is_object(part, name)),
         {},

@@ -146,6 +146,8 @@ USAGE: Final = "usage"
 PHASE: Final = "phase"
 # Which version of a message a row is, where its sender says so: a whole number.
 REVISION: Final = "revision"
+# What an answer in the form of Nexus has.
+_ANSWER: Final = frozenset({"content", "tool_calls", "usage"})
 THINKING: Final = "thinking"
 _TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 # A message of more bytes is a large one.
@@ -365,6 +367,13 @@ def llm_row(message: Message, size: int = 0) -> Row | None:
     return _row(message, "AI", "" if text is None else text, metadata, session=_session(message))
 
 
+def is_empty_answer(content: Any) -> bool:
+    """Whether a model's answer says nothing, as the last part of a stream; by rule it is not recorded."""
+    if not isinstance(content, dict):
+        return not content
+    return content.keys() <= _ANSWER and not (content.get("content") or content.get("tool_calls"))
+
+
 def _calls_as_given(message: Message) -> Any:
     """No calls, as the message says so: None and [] are both recorded as they came."""
     content = message.content
@@ -375,7 +384,7 @@ def _is_plain_answer(content: Any) -> bool:
     """Whether a row of the answer says all that the content does."""
     if not isinstance(content, dict):
         return isinstance(content, str)
-    return content.keys() <= {"content", "tool_calls", "usage"} and isinstance(content.get("content"), str | None)
+    return content.keys() <= _ANSWER and isinstance(content.get("content"), str | None)
 
 
 def _some(known: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from nexus.core.models import AMBIGUOUS_ID, Message, Role, Topics, Why, is_ambig
 from nexus.core.ports import Bus, Delivery, Work
 from nexus.core.wire import EnvelopeError, find_sender
 from nexus.services.history.forms import left_out_of, native
-from nexus.services.history.rows import further_row, row_of
+from nexus.services.history.rows import further_row, is_empty_answer, row_of
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import MOST_REFUSALS_PER_OWNER, RequestService
 from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader
@@ -394,9 +394,16 @@ def _why_not_recorded(topic: str, message: Message) -> str | None:
 
 
 def _what_is_not_understood(message: Message) -> str | None:
-    """The parts of a message that no context will show, since nobody knows what they are."""
-    parts = [part for row in native(row_of(message)) for part in left_out_of(row, message.id)]
+    """What its sender could do something about: parts that nobody knows, or nothing that a context could show."""
+    rows = native(row_of(message))
+    parts = [part for row in rows for part in left_out_of(row, message.id)]
     unknown = sorted({part.what for part in parts if part.why is Why.UNREADABLE})
+    if message.role is Role.SYSTEM or is_empty_answer(message.content):
+        # Parts of a stream, and its end.
+        return None
+    if not any(row.get("content") or row["metadata"].get("tool_calls") or row["role"] == Role.TOOL for row in rows):
+        named = ", ".join(sorted({part.what for part in parts})) or "nothing"
+        return f"content: not recorded, since there is no text and no call in it, only {named}"
     return f"content: recorded, but not understood and not shown: {', '.join(unknown)}" if unknown else None
 
 

@@ -43,7 +43,7 @@ def compact_json(value: Any) -> str:
 def opened(value: Any) -> Any:
     """The content of a result: the text of content parts, the document in a JSON text; else the value itself."""
     value = _document(value)
-    parts = value["content"] if _is_envelope(value) else value
+    parts = value["content"] if is_envelope(value) else value
     if isinstance(parts, list | tuple) and any(isinstance(item, Mapping) for item in parts):
         text = text_of_parts(parts)
         return value if text is None else _document(text)
@@ -53,10 +53,11 @@ def opened(value: Any) -> Any:
 def is_error(value: Any) -> bool:
     """Whether a result says of itself that it is an error, as servers of the Model Context Protocol do."""
     value = _document(value)
-    return _is_envelope(value) and value.get("isError") is True
+    return is_envelope(value) and value.get("isError") is True
 
 
-def _is_envelope(value: Any) -> bool:
+def is_envelope(value: Any) -> bool:
+    """Whether a value is the result of a call of a server of the Model Context Protocol."""
     return isinstance(value, Mapping) and value.keys() <= _ENVELOPE and isinstance(value.get("content"), list)
 
 
