@@ -123,6 +123,7 @@ class BuildRequest(NamedTuple):
     Attributes:
         request_id: the id of the request's message.
         human: the run's first HUMAN message that says something.
+        place: where it is in the request, such as `run.history[0]`.
         current_input: its text, with words for images and the like.
         media: those, in their order.
         later: the run's messages after it; with any, the request is a continuation (contract §4.6).
@@ -144,6 +145,7 @@ class BuildRequest(NamedTuple):
     layout: str
     form: str
     human: Message
+    place: str
     current_input: str
     later: tuple[Message, ...]
     user_profile: Mapping[str, Any] | None
@@ -235,6 +237,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         layout=layout,
         form=form,
         human=human,
+        place=f"run.history[{index}]",
         current_input=given.text,
         later=tuple(run.history[index + 1 :]),
         user_profile=_read_profile(metadata, run.owner_key),

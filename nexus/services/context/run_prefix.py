@@ -177,7 +177,7 @@ def images_of(request: BuildRequest, limit: int) -> tuple[list[Media], list[Left
     """The images of the current input that are passed on, in at most half of `limit` tokens, and what is left out."""
     images = [media for media in request.media if media.kind == "image" and media.url]
     most = limit // 2 // IMAGE_TOKENS
-    where = f"run.history[0] {request.human.id}"
+    where = f"{request.place} {request.human.id}"
     others = [LeftOut(media.kind, where, Why.MEDIA) for media in request.media if media not in images]
     others += [each for part in native(row_of(request.human)) for each in left_out_of(part, where)]
     return images[:most], others + [LeftOut("image", where, Why.NO_ROOM)] * len(images[most:])
@@ -189,16 +189,21 @@ def with_images(
     """The content of an answer with the images behind the text of the message at this index."""
     if not images and not left_out:
         return content
-    messages, manifest = [*content["messages"]], content["context"]
+    messages, manifest = [*content["messages"]], {**content["context"]}
     if images:
         parts = [{"type": "image_url", "image_url": {"url": image.url, "media_type": image.mime}} for image in images]
         text = {"type": "text", "text": messages[index]["content"]}
         messages[index] = {**messages[index], "content": [text, *parts]}
-    return {
-        **content,
-        "messages": messages,
-        "context": {**manifest, "left_out": [*manifest["left_out"], *left_out]},
-    }
+    if images and "tokens" in manifest:
+        more, counted = IMAGE_TOKENS * len(images), manifest["tokens"]
+        # The limit of all else is without them.
+        manifest["tokens"] = {**counted, "used": counted["used"] + more, "limit": counted["limit"] + more}
+        manifest["blocks"] = [
+            {**block, "tokens": block["tokens"] + more} if block["index"] == index else block
+            for block in manifest["blocks"]
+        ]
+    manifest["left_out"] = [*manifest["left_out"], *left_out]
+    return {**content, "messages": messages, "context": manifest}
 
 
 def compactions_of(snapshot: Snapshot | None) -> int:
