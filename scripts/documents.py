@@ -51,11 +51,20 @@ def _or_none(metadata: Any) -> Any:
     return metadata | None, None
 
 
+_IN_RUN: Final = create_model(
+    "MessageOfRun",
+    __base__=Message,
+    __doc__="A message of a run. Run, owner and time that it does not name are the request's; an id is made.",
+    id=_or_none(Identifier),
+    run_id=_or_none(Identifier),
+    owner_key=_or_none(Identifier),
+    timestamp=_or_none(Moment),
+)
 _RUN: Final = create_model(
     "RequestedRun",
     __base__=Run,
     __doc__="The run that a context is asked for. Its first HUMAN message is the input.",
-    history=(list[Message], ...),
+    history=(list[_IN_RUN], ...),
     metadata=(RunMetadata | None, None),
 )
 

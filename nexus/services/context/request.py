@@ -406,7 +406,7 @@ def _identified(message: Message) -> Any:
         return history
     known = {"run_id": message.run_id, "owner_key": message.owner_key, "timestamp": message.timestamp}
     return [
-        item if not isinstance(item, dict) or item.keys() >= _NAMED else _named(item, message.run_id, index, known)
+        _named(item, message.run_id, index, known) if isinstance(item, dict) else item
         for index, item in enumerate(history)
     ]
 
