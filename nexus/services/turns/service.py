@@ -274,7 +274,11 @@ class TurnMemory:
         await self._queue.settled((owner_key, session_id))
         own = await self._store.turns_of_runs(owner_key, session_id, [run_id])
         turn = own[0] if own else await self._store.latest_turn(owner_key, session_id)
-        if turn is None or not is_numbered(turn):
+        if turn is None:
+            # What the session's first turn will carry.
+            first = await self._messages.first_input(owner_key, session_id)
+            return Goal(input_text(first) if first else "")
+        if not is_numbered(turn):
             return Goal()
         number, text, turn_id = turn["turn_number"], goal_of(turn), str(turn.get("id", ""))
         return Goal(text, turn_id, number, number - 1) if own else Goal(text, turn_id, None, number)

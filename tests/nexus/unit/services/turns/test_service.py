@@ -115,9 +115,12 @@ async def test_rows_of_which_nobody_has_heard() -> None:
 
 
 async def test_the_goal_of_a_run_without_a_turn() -> None:
-    """It is that of the latest turn, or none."""
-    async with remembering() as memory:
+    """It is that of the latest turn; before there are turns, the first input, which the first turn will carry."""
+    store = FakeStore()
+    async with remembering(store) as memory:
         assert await memory.turns.goal("o", "s", "sub") == Goal()
+        await store.insert_message(human("a"))
+        assert await memory.turns.goal("o", "s", "sub") == Goal(human("a")["content"])
         await memory.begin("a", "Find reviews")
         (document,) = await memory.documents()
         assert await memory.turns.goal("o", "s", "sub") == Goal("Find reviews", document["id"], None, earlier=1)
