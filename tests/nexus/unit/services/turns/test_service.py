@@ -119,11 +119,12 @@ async def test_the_goal_of_a_run_without_a_turn() -> None:
     store = FakeStore()
     async with remembering(store) as memory:
         assert await memory.turns.goal("o", "s", "sub") == Goal()
-        await store.insert_message(human("a"))
-        assert await memory.turns.goal("o", "s", "sub") == Goal(human("a")["content"])
+        await store.insert_message(human("imported"))
+        goal = human("imported")["content"]
+        assert await memory.turns.goal("o", "s", "sub") == Goal(goal)
         await memory.begin("a", "Find reviews")
         (document,) = await memory.documents()
-        assert await memory.turns.goal("o", "s", "sub") == Goal("Find reviews", document["id"], None, earlier=1)
+        assert await memory.turns.goal("o", "s", "sub") == Goal(goal, document["id"], None, earlier=1)
 
 
 async def test_many_runs_at_once_on_two_replicas() -> None:
