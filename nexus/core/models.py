@@ -84,7 +84,7 @@ _ROLES: Final[Mapping[str, Role]] = {
     **dict.fromkeys(("function", "toolmessage", "functionmessage", "tool_result"), Role.TOOL),
     **dict.fromkeys(("developer", "systemmessage"), Role.SYSTEM),
     # Items of OpenAI's Responses API have no role.
-    **dict.fromkeys(("function_call", "custom_tool_call", "reasoning"), Role.AI),
+    **dict.fromkeys(("function_call", "custom_tool_call", "mcp_call", "reasoning"), Role.AI),
     **dict.fromkeys(("function_call_output", "custom_tool_call_output"), Role.TOOL),
 }
 # Where messages of other systems hold what they say, beside or in place of `content`; and which call a result answers.
@@ -94,7 +94,9 @@ _SAID: Final = frozenset(
         *("additional_kwargs", "reasoning_content", "arguments", "input", "summary", "encrypted_content"),
     }
 )
-_ABOUT: Final = frozenset({"tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status"})
+_ABOUT: Final = frozenset(
+    {"tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status", "execution_success"}
+)
 BESIDE_CONTENT: Final = _SAID | _ABOUT
 _ENVELOPE: Final = frozenset({"id", "run_id", "owner_key", "role", "content", "timestamp", "metadata"})
 

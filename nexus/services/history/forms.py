@@ -80,7 +80,9 @@ _GEMINI: Final = {
     **dict.fromkeys(("executableCode", "executable_code", "codeExecutionResult", "code_execution_result"), "code"),
 }
 # Fields in which a message holds what it says.
-_BODY: Final = frozenset({"content", "parts", "text", "refusal", "tool_calls", "function_call", "additional_kwargs"})
+_BODY: Final = frozenset(
+    {"content", "parts", "text", "refusal", "audio", "tool_calls", "function_call", "additional_kwargs"}
+)
 _WORDS_OF_THOUGHT: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 # Where whole responses have their messages, of which a caller uses the first.
 _RESPONSES: Final = ("choices", "candidates")
@@ -285,7 +287,7 @@ def _rows_of(role: Role, content: Any, known: Mapping[str, Any]) -> list[Row]:
             making = _Making(role)
             rows.append(_result_row(piece))
             continue
-        if making.role is not (wanted := Role.AI if isinstance(piece, _Call) else making.role):
+        if making.role is not (wanted := Role.AI if isinstance(piece, _Call) else role):
             # A call is the assistant's, under whatever name it comes.
             rows += making.ended()
             making = _Making(wanted)
@@ -312,8 +314,10 @@ class _Making:
                 self._texts.append(piece)
             case Media():
                 self._texts.append(piece.word)
-            case _Call(call):
+            case _Call(call) if isinstance(call, Mapping):
                 self._calls.append(call)
+            case _Call():
+                self._omitted.append(["call", Why.UNREADABLE.name])
             case _Omitted(what, why):
                 self._omitted.append([what, why.name])
             case _:
@@ -482,10 +486,12 @@ def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iter
         yield _Omitted("thinking", Why.THINKING)
     pieces = [piece for name in ("content", "parts") for piece in _pieces(value.get(name), role, depth)]
     yield from pieces
-    beside = (value[name] for name in ("refusal", "text") if isinstance(value.get(name), str) and value[name])
-    yield from (text for text in beside if text not in pieces)
-    if isinstance(audio := value.get("audio"), Mapping):
-        yield from _audio(audio)
+    texts = ("refusal",) if "content" in value else ("refusal", "text")
+    yield from (piece for name in texts for piece in _pieces(value.get(name), role, depth))
+    if _is_object(value, "audio"):
+        yield from _audio(value["audio"])
+    else:
+        yield from _pieces(value.get("audio"), role, depth)
     yield from _not_among(pieces, _calls_beside(value))
 
 
@@ -500,10 +506,8 @@ def _calls_beside(value: Mapping[str, Any]) -> Iterator[Any]:
     more = value.get("additional_kwargs")
     for source in (value, more if isinstance(more, Mapping) else {}):
         for name in ("tool_calls", "invalid_tool_calls"):
-            calls = source.get(name)
-            if isinstance(calls, str) and calls.strip():
-                calls = _parsed(calls)
-            yield from calls if isinstance(calls, list | tuple) else () if calls is None else [calls]
+            calls = source.get(name) or ()
+            yield from calls if isinstance(calls, list | tuple) else [calls]
         if isinstance(call := source.get("function_call"), Mapping):
             yield call
 
@@ -560,6 +564,10 @@ def _part(part: Any, role: Role, depth: int) -> Iterator[_Piece]:
             yield _Call(
                 next((part[name] for name in ("functionCall", "function_call") if _is_object(part, name)), part)
             )
+            if part.get("type") == "mcp_call" and (answer := _first(part, "output", "error")) is not None:
+                # The provider has made the call and has its result.
+                failed = part.get("error") is not None
+                yield _Result(answer, {"call_id": part.get("id"), "name": part.get("name"), "is_error": failed})
         case "result":
             yield _result_of_part(part)
         case "media":
