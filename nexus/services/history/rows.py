@@ -359,7 +359,7 @@ def llm_row(message: Message, size: int = 0) -> Row | None:
     calls = known.get("tool_calls") or _calls_as_given(message)
     if not calls and (text is None or text == ""):
         return None
-    raw = {} if _is_plain_answer(message.content) else _raw(message, size)
+    raw = {} if _is_plain_answer(message.content) and LEFT_OUT not in known else _raw(message, size)
     if size > _LARGE:
         calls = _calls_without_structure(calls)
     given = {"tool_calls": calls, "has_tool_calls": bool(calls), **_some(known, LEFT_OUT)}
