@@ -343,7 +343,8 @@ def _not_among(pieces: Iterable[_Piece], calls: Iterable[Any]) -> Iterator[_Piec
 
 def _key_of(call: Any) -> Any:
     return next(
-        ((read.id, "") if read.id else (read.name, read.raw_arguments) for read in read_tool_calls([call])), None
+        ((read.id, "") if read.id else (read.name, compact_json(read.arguments)) for read in read_tool_calls([call])),
+        None,
     )
 
 
@@ -400,7 +401,7 @@ def _result(content: Any, known: Mapping[str, Any]) -> _Result:
 
 _IDS: Final = ("call_id", "tool_call_id", "tool_use_id")
 # Where an envelope has the answer, and what it has besides.
-_ANSWERS: Final = ("content", "output", "error", "data")
+_ANSWERS: Final = ("content", "output", "text", "error", "data")
 _ABOUT_RESULT: Final = frozenset({*_IDS, "id", "tool_name", "name", "status", "execution_success", "is_error", "error"})
 
 
@@ -502,14 +503,22 @@ def _audio(audio: Mapping[str, Any]) -> Iterator[_Piece]:
 
 
 def _calls_beside(value: Mapping[str, Any]) -> Iterator[Any]:
-    """The calls that stand beside a content."""
-    more = value.get("additional_kwargs")
-    for source in (value, more if isinstance(more, Mapping) else {}):
-        for name in ("tool_calls", "invalid_tool_calls"):
-            calls = source.get(name) or ()
-            yield from calls if isinstance(calls, list | tuple) else [calls]
-        if isinstance(call := source.get("function_call"), Mapping):
-            yield call
+    """The calls that stand beside a content; LangChain has those of a chat completion twice."""
+    own = [*_listed_calls(value)]
+    yield from own
+    if isinstance(more := value.get("additional_kwargs"), Mapping):
+        known = {_key_of(call) for call in own}
+        yield from (call for call in _listed_calls(more) if _key_of(call) not in known)
+
+
+def _listed_calls(source: Mapping[str, Any]) -> Iterator[Any]:
+    for name in ("tool_calls", "invalid_tool_calls"):
+        calls = source.get(name)
+        if isinstance(calls, str) and calls.strip():
+            calls = _parsed(calls)
+        yield from calls if isinstance(calls, list | tuple) else () if calls is None else [calls]
+    if isinstance(call := source.get("function_call"), Mapping):
+        yield call
 
 
 def _parsed(text: str) -> Any:

@@ -10,6 +10,7 @@ ends in one.
 
 import re
 from collections.abc import Callable, Mapping
+from json import JSONDecoder
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
@@ -110,10 +111,21 @@ def _parse(text: str) -> tuple[Any, bool]:
         text = fenced[1]
     text = _TRAILING_COMMA.sub(r"\1", text)
     # A model that hit its token limit leaves its arguments unfinished, and some write NaN; it is still worth showing.
+    if _is_two_objects(text.strip()):
+        return None, False
     try:
         return from_json(text, allow_partial="trailing-strings"), False
     except ValueError:
         return None, False
+
+
+def _is_two_objects(text: str) -> bool:
+    """Whether it is one object after another, such as the arguments of two streamed calls."""
+    try:
+        _, end = JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return text[end:].lstrip().startswith("{")
 
 
 def annotate_stored(stored: Any, escape: Callable[[str], str]) -> str:
@@ -154,6 +166,6 @@ def _not_ending_in_backslash(text: str) -> str:
 
 
 def _one_line(text: str, limit: int) -> str:
-    # Canonical first, so that what is removed later leaves no double space behind.
-    line = " ".join(canonical(text[: limit * 4]).split())
+    # Canonical first, so that what is removed later leaves no double space behind. JSON of arguments may escape NUL.
+    line = " ".join(canonical(text[: limit * 4].replace("\x00", "\ufffd")).split())
     return line if len(line) <= limit and len(text) <= limit * 4 else f"{line[: limit - 3]}..."

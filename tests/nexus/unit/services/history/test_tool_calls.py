@@ -71,6 +71,8 @@ class TestReading:
             ('{"query": "AI", "limit": 3', {"query": "AI", "limit": 3}),
             ('{"query": "AI", "li', {"query": "AI"}),
             ('{"query": "AI"} and so on', {"query": "AI"}),
+            ('{"a": 1}{"b": 2}', {"arguments": '{"a": 1}{"b": 2}'}),
+            ('{"text": "}{', {"text": "}{"}),
             ("{", {"arguments": "{"}),
             ("", {}),
             ("query=AI", {"arguments": "query=AI"}),
