@@ -111,7 +111,10 @@ def read_role(value: Any) -> Role | None:
 
 def role_of(message: Mapping[str, Any]) -> Role | None:
     """The role of a message of any system; LangChain's messages and items of OpenAI's have a `type` instead."""
-    return read_role(message.get("role", message.get("type")))
+    data = message.get("data")
+    # LangChain's `ChatMessage` has it further in.
+    inner = data.get("role") if isinstance(data, Mapping) else None
+    return read_role(message.get("role", message.get("type"))) or read_role(inner)
 
 
 def gathered(message: Mapping[str, Any]) -> tuple[Any, Any]:

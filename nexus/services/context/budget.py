@@ -211,11 +211,15 @@ class Budget:
         if self.measure is None or (self.bound and sum(taken(self.bound)) <= self.limit):
             return
         of_input, others = taken(self.measure)
+        if others >= self.limit:
+            reason = (
+                f"run: instructions and tools take {others} tokens, at most {self.limit} are allowed for everything"
+            )
+            raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
         if of_input + others > self.limit:
-            left = max(self.limit - others, 0)
             reason = (
                 f"run.history: the input takes {of_input} tokens; beside instructions and tools, which take {others}, "
-                f"at most {left} of {self.limit} are left for it"
+                f"at most {self.limit - others} of {self.limit} are left for it"
             )
             raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
 

@@ -479,7 +479,7 @@ def _wrapped(value: Mapping[str, Any]) -> Any:
         return value["output"] or value.get("output_text")
     if isinstance(value.get("message"), Mapping):
         return value["message"]
-    return value["data"] if isinstance(value.get("data"), Mapping) and read_role(value.get("type")) else None
+    return value["data"] if isinstance(value.get("data"), Mapping) and role_of(value) else None
 
 
 def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iterator[_Piece]:

@@ -21,6 +21,7 @@ _SPACE: Final = re.compile(r"\s+")
 _TYPE: Final = re.compile(r"[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,64}")
 _ENDING: Final = re.compile(r"\.(gif|heic|heif|jpe?g|png|webp)\Z", re.IGNORECASE)
 _OTHER_NAMES: Final[Mapping[str, str]] = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg"}
+_FILES_OF_GOOGLE: Final = "https://generativelanguage.googleapis.com/"
 _DETAILS: Final = frozenset({"auto", "high", "low", "original"})
 # The segments of a JPEG that say how large it is.
 _JPEG_FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
@@ -80,6 +81,7 @@ def _read_image(part: Mapping[str, Any], rules: Rules) -> tuple[Image | None, st
     if media_type == "" and isinstance(given, Mapping) and isinstance(given.get("media_type"), str):
         media_type = given["media_type"]
     takes = media_type in rules.image_types or (media_type == "" and not rules.address_type)
+    takes = takes and (rules.files_of_google or not url.startswith(_FILES_OF_GOOGLE))
     if media_type is None or not takes:
         return None, image_words(media_type or "")
     return Image(media_type, address=url, detail=detail), image_words(media_type)

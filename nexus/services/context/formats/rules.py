@@ -29,6 +29,7 @@ class Rules:
         images: how many there may be.
         image_schemes: of addresses of images.
         address_type: the type of an image at an address is said.
+        files_of_google: files of Gemini's Files API can be read, which only their owner's key opens.
     """
 
     tools: int | None = None
@@ -43,6 +44,7 @@ class Rules:
     images: int
     image_schemes: frozenset[str]
     address_type: bool = False
+    files_of_google: bool = False
 
 
 OPENAI: Final = Rules(
@@ -99,4 +101,5 @@ GEMINI: Final = Rules(
     image_schemes=frozenset({"gs", "https"}),
     # `google-genai` 3.4, `FileData.mime_type`: required.
     address_type=True,
+    files_of_google=True,
 )
