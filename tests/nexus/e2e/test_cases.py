@@ -15,7 +15,9 @@ written anew, and nobody in it exists), what a user expects in words (`expected`
 
 import base64
 import json
+import os
 import random
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -38,7 +40,6 @@ from tests.nexus.e2e.harness import (
     serving,
 )
 from tests.nexus.support.case_checks import Answer, faults_of
-from tests.nexus.support.desk import Desk
 from tests.nexus.support.waiting import until
 
 CASES: Final = {
@@ -74,8 +75,11 @@ MADE: Final[Mapping[str, Callable[[Any, Mapping[str, str]], Any]]] = {
 class Player:
     """Plays the inputs against one service."""
 
-    def __init__(self, service: Service, requester: Requester, messages: Collection[Document], desk: Desk) -> None:
-        self._service, self._requester, self._messages, self._desk = service, requester, messages, desk
+    def __init__(
+        self, service: Service, requester: Requester, messages: Collection[Document], environment: Environment
+    ) -> None:
+        self._service, self._requester, self._messages = service, requester, messages
+        self._environment = environment
 
     async def faults(self, case: Document, layout: str, form: str) -> list[str]:
         """What is wrong with the answer."""
@@ -85,8 +89,15 @@ class Player:
             await self._do(step, owner)
         content = await self._ask(ask, owner, layout=layout, format=form)
         rows = [*self._messages.find({"owner_key": owner})]
-        counted = await self._desk.said("check", "--owner", owner, "--json") if case.get("asks_memory_check") else "{}"
-        return faults_of(Answer(content, form, rows, json.loads(counted)), expect, layout)
+        counted = await self._counted(owner) if case.get("asks_memory_check") else None
+        return faults_of(Answer(content, form, rows, counted), expect, layout)
+
+    async def _counted(self, owner: str) -> Document:
+        """What `nexus memory check` says."""
+        words = ["-m", "nexus", "memory", "check", "--owner", owner, "--json"]
+        done = await anyio.run_process([sys.executable, *words], env={**os.environ, **self._environment})
+        counted: Document = json.loads(done.stdout)
+        return counted
 
     async def _do(self, step: Document, owner: str) -> None:
         if "rows" in step:
@@ -135,7 +146,7 @@ async def test_every_input_is_answered_as_a_user_expects(
     places = anyio.CapacityLimiter(AT_ONCE)
     async with serving(environment) as service, requesting(environment) as requester:
         messages = mongo_janitor[database_name]["messages"]
-        player = Player(service, requester, messages, Desk("memory", environment))
+        player = Player(service, requester, messages, environment)
 
         async def play(name: str, layout: str, form: str) -> None:
             async with places:
