@@ -256,7 +256,7 @@ def _file_content(path: str) -> bytes:
     except OSError as error:
         raise NexusError(f"{printable(path)}: cannot be read: {error.strerror}") from None
     if len(content) > _LONGEST_FILE:
-        raise ValueError(f"more than {_LONGEST_FILE} bytes; import it in parts")
+        raise ValueError(f"more than {_LONGEST_FILE} bytes")
     return content
 
 

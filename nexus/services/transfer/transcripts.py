@@ -2,8 +2,10 @@
 
 - A message becomes the row that it would have become on the bus, so that there is one way in. Its form is found by
   itself: a transcript may have messages of several systems.
-- Ids are made of what a message says and how often it was said before: what was imported is stored once, also when the
-  transcript has grown since or has lost its beginning. Ids, owners, runs and metadata of another system are its own.
+- The id of a message is made of what it says and of the id before it: what was imported is stored once, also when the
+  transcript has grown since, and what only says the same as an older message is not taken for it. Instructions do not
+  count, since they change from day to day.
+- Ids, owners, runs and metadata of another system are its own, and not taken over.
 - A run begins with each message of a human. Times are the transcript's own, where it has some; otherwise they go on
   from the message before. None is later than the import.
 """
@@ -11,7 +13,6 @@
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -114,8 +115,7 @@ def _has_list(value: Mapping[str, Any], names: Sequence[str]) -> bool:
 
 def rows_of(messages: Sequence[Any], owner_key: str, session_id: str, now: datetime) -> Iterator[Imported]:
     """The messages as rows of the session, in their order; the last without a time is of `now`."""
-    said_before = Counter[bytes]()
-    run_id = ""
+    run_id, before = "", session_id
     moment = _start_of(messages, now) - _STEP
     for index, given in enumerate(messages):
         place = f"message {index + 1}"
@@ -126,11 +126,11 @@ def rows_of(messages: Sequence[Any], owner_key: str, session_id: str, now: datet
             yield Imported(place, None, "", left_out=[LeftOut("message", place, Why.UNREADABLE)])
             continue
         kept = storable(given)
-        content = compact([session_id, kept])
-        said_before[content] += 1
-        name = hashlib.sha256(compact([said_before[content]]) + content).hexdigest()[:32]
+        name = hashlib.sha256(compact([before, kept])).hexdigest()[:32]
         if not run_id or _is_input(kept):
             run_id = f"run_{name}"
+        if role_of(kept) is not Role.SYSTEM:
+            before = name
         names = {"id": f"msg_{name}", "run_id": run_id, "owner_key": owner_key, "timestamp": moment, "metadata": {}}
         message = Message.model_validate({**kept, **names})
         changed = [] if kept == given else ["half a character, or a number, that no store keeps"]

@@ -77,7 +77,7 @@ def test_imported_twice(sdk: str) -> None:
     assert {row["id"] for row in rows(value, session="s2")}.isdisjoint(ids)
 
 
-def test_a_transcript_that_has_grown_or_lost_its_beginning() -> None:
+def test_a_transcript_that_has_grown() -> None:
     """Only what is new has new ids, also where it says what was said before."""
     turn = [{"role": "user", "content": "Again"}, {"role": "assistant", "content": "Done."}]
     before = rows(turn * 2)
@@ -86,7 +86,24 @@ def test_a_transcript_that_has_grown_or_lost_its_beginning() -> None:
     assert [row["run_id"] for row in after[:4]] == [row["run_id"] for row in before]
     assert len({row["id"] for row in after}) == 7
     assert min(row["timestamp"] for row in after[4:]) > max(row["timestamp"] for row in before)
-    assert {row["id"] for row in rows(turn)} < {row["id"] for row in before}
+
+
+def test_what_only_says_the_same() -> None:
+    """A transcript that has lost its beginning, or took another way, has messages of its own from there on."""
+    given = [{"role": "user", "content": text} for text in ("Plan", "Continue", "Look", "Continue")]
+    ids = [row["id"] for row in rows(given)]
+    assert {row["id"] for row in rows(given[2:])}.isdisjoint(ids)
+    other = [row["id"] for row in rows([given[0], {"role": "user", "content": "Wait"}, *given[2:]])]
+    assert other[0] == ids[0]
+    assert {*other[1:]}.isdisjoint(ids)
+
+
+def test_other_instructions() -> None:
+    """They are stored; the messages after them are the same."""
+    said = [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]
+    before, after = (rows([{"role": "system", "content": f"It is day {day}."}, *said]) for day in (1, 2))
+    assert [row["id"] for row in before[1:]] == [row["id"] for row in after[1:]]
+    assert before[0]["id"] != after[0]["id"]
 
 
 def test_places_in_the_store() -> None:
