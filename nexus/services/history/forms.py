@@ -384,7 +384,9 @@ def _result(content: Any, known: Mapping[str, Any]) -> _Result:
     if isinstance(content.get("data"), Mapping) and read_role(content.get("type")):
         # LangChain.
         return _result(content["data"], known)
-    names_its_call = not content.keys().isdisjoint(_IDS) and not any(known.get(name) for name in _IDS)
+    ids = [content[name] for name in _IDS if name in content]
+    # LangChain's stand beside the content as well.
+    names_its_call = bool(ids) and all(known[name] in ids for name in _IDS if known.get(name))
     if "result" in content:
         is_envelope = len(content) == 1 or not _ABOUT_RESULT.isdisjoint(content)
     else:
