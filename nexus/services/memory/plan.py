@@ -239,7 +239,14 @@ def plan(
     covered = {place for unit in gone for place in unit.places} | must
     # Where no message is to be kept, a run may go as a whole, unless something in it has to stay.
     is_free = target == "all" and request.keep_recent is None
-    _keep_order(covered, items, must, {place for unit in movable for place in unit.places} if is_free else frozenset())
+    free = {place for unit in movable for place in unit.places} if is_free else set[int]()
+    before = set[int]()
+    while covered != before:
+        before = {*covered}
+        _keep_order(covered, items, must, free)
+        _keep_whole(covered, units, must)
+        # From now on only what must go takes more along, so that this ends.
+        free = set()
     return tuple(item.row for place, item in enumerate(items) if place in covered)
 
 
@@ -282,7 +289,7 @@ def _between_runs(movable: Sequence[Unit], costs: Sequence[int], cut: int, spare
     return cut
 
 
-def _keep_order(covered: set[int], items: Sequence[Item], must: AbstractSet[int], free: AbstractSet[int]) -> None:
+def _keep_order(covered: set[int], items: Sequence[Item], must: set[int], free: AbstractSet[int]) -> None:
     """Change `covered` so that the rest of each run is shown in the same order as before.
 
     A run for which this is not so stays whole; or goes whole, where some of it must go or all of it may.
@@ -295,10 +302,24 @@ def _keep_order(covered: set[int], items: Sequence[Item], must: AbstractSet[int]
         left = [place for place in places if place not in covered]
         if len(left) in {0, len(places)} or keeps_order([items[place] for place in left]):
             continue
-        if free >= {*places} or any(place in must for place in places):
+        is_forced = any(place in must for place in places)
+        must.update(places if is_forced else ())
+        if is_forced or free >= {*places}:
             covered.update(places)
         else:
             covered.difference_update(places)
+
+
+def _keep_whole(covered: set[int], units: Iterable[Unit], must: set[int]) -> None:
+    """Change `covered` so that units of several runs go or stay whole; they go where some of it must go."""
+    for unit in units:
+        if covered.isdisjoint(unit.places) or covered.issuperset(unit.places):
+            continue
+        if must.isdisjoint(unit.places):
+            covered.difference_update(unit.places)
+        else:
+            covered.update(unit.places)
+            must.update(unit.places)
 
 
 def tail_after(tail: Tail, rows: Iterable[Row], covered: Iterable[Row], now: datetime) -> Tail:

@@ -61,6 +61,44 @@ def _row(draw: st.DrawFn, number: int, second: int) -> Row:
 
 
 @st.composite
+def approvals(draw: st.DrawFn) -> list[Row]:
+    """Rows of runs at once in which calls are answered, each once at most, in any run, also several in one message."""
+    made, unanswered, second = list[Row](), list[str](), 0
+    for number in range(draw(st.integers(2, 12))):
+        second += draw(st.sampled_from([0, 1, 3, 400]))
+        calls = [f"c{number}-{index}" for index in range(draw(st.integers(0, 2)))]
+        results = [unanswered.pop(draw(st.integers(0, len(unanswered) - 1))) for _ in unanswered[:2]]
+        kind = draw(st.sampled_from(["said", "calls", "parts"]))
+        content: Any = f"text {number}"
+        metadata: Row = {}
+        role = draw(st.sampled_from(["HUMAN", "AI"]))
+        if kind == "calls":
+            role, metadata = "AI", {"tool_calls": [{"id": call, "name": "f", "arguments": {}} for call in calls]}
+        elif kind == "parts" and results:
+            role, content = "user", [{"type": "text", "text": "x"}]
+            content = [*({"type": "tool_result", "tool_use_id": call, "content": "z"} for call in results), *content]
+        elif results:
+            role, metadata = "TOOL", {"call_id": results[0], "tool_name": "f"}
+        if kind == "calls":
+            unanswered += [*calls, *results]
+        elif kind != "parts":
+            unanswered += results[1:]
+        skew = draw(_SKEWS)
+        made.append(
+            {
+                "_id": object_id(second, number),
+                "id": f"m{number}",
+                "run_id": draw(st.sampled_from(["r1", "r2", "r3"])),
+                "role": role,
+                "content": content,
+                "timestamp": START + timedelta(seconds=second + skew),
+                "metadata": metadata,
+            }
+        )
+    return made
+
+
+@st.composite
 def _call(draw: st.DrawFn) -> dict[str, Any]:
     call_id, name = draw(_IDS), draw(_TOOLS)
     arguments = draw(st.sampled_from(['{"q": "x"}', "{", {"q": 1}, None]))

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nexus.core.models import is_object_id, parse_moment
@@ -12,7 +12,7 @@ from nexus.core.working_memory import TARGETS, WHOLE, CompactionRequest, Target
 from nexus.services.history.transcript import transcript_of_rows
 from nexus.services.memory.plan import plan, tail_after
 from nexus.services.memory.units import LONGEST_CALL, KnownRuns, headless_runs, ordered_items, units_of
-from tests.nexus.unit.services.memory.sessions import START, blocks, object_id, orphans, rows
+from tests.nexus.unit.services.memory.sessions import START, approvals, blocks, object_id, orphans, rows
 
 IDLE = timedelta(seconds=300)
 LATER = START + timedelta(days=2)
@@ -98,6 +98,25 @@ class TestAnySession:
         assert orphans(kept) <= orphans(given)
         assert not any(found["run_id"] == run_id for found in gone if run_id)
 
+    @settings(max_examples=300)
+    @given(approvals(), KEEPS, st.sampled_from(TARGETS), st.integers(0, 200_000))
+    def test_calls_that_are_answered_in_other_runs(
+        self, given_rows: list[Row], keep: dict[str, Any], target: Target, seconds: int
+    ) -> None:
+        """Go with their results or stay with them, also where one row holds several: no result is shown alone."""
+        options: dict[str, Any] = {
+            "now": START + timedelta(seconds=seconds),
+            "idle": IDLE,
+            "cost": lambda _: 1,
+            "known": KnownRuns(),
+        }
+        asked = {name: keep[name] for name in keep if name != "cost"}
+        gone = {found["_id"] for found in plan(given_rows, CompactionRequest("o", "s", target, **asked), **options)}
+        kept = [found for found in given_rows if found["_id"] not in gone]
+        whole, left = blocks(given_rows), blocks(kept)
+        assert left == {source: whole[source] for source in left}
+        assert orphans(kept) <= orphans(given_rows)
+
     @given(rows(), st.integers(0, 30), st.sampled_from(TARGETS), RUNS)
     def test_the_newest_messages_stay(self, given: list[Row], most: int, target: Target, run_id: str) -> None:
         """So many of them, not counting the run that asks; and with none to keep, everything goes that may."""
@@ -176,6 +195,14 @@ class TestUnits:
         assert covered(given, keep_recent=1) == ["m1", "m2", "m3", "m4", "m5"]
         assert covered(given, keep_tokens=2) == ["m1", "m2", "m3", "m4", "m5"]
         assert covered(given, keep_tokens=0) == ["m1", "m2", "m3", "m4", "m5", "m6"]
+
+    def test_a_call_that_another_run_answers(self) -> None:
+        """Stays with its result where the order of that run keeps the result."""
+        given = [row(3, "AI", "r2", calls=["c"])]
+        results = [{"type": "tool_result", "tool_use_id": "c", "content": "z"}, {"type": "text", "text": "x"}]
+        given += [row(403, "user", content=results, timestamp=START + timedelta(seconds=410)), row(404, "AI")]
+        given += [row(405, "AI", calls=["d"], timestamp=START - timedelta(seconds=500)), row(804, "AI")]
+        assert covered(given, keep_recent=2, target="tools") == []
 
     def test_runs_are_shown_whole(self) -> None:
         """Where that leaves half of the tokens that may stay; an exact number of messages is what was asked for."""
