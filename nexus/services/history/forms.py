@@ -475,13 +475,23 @@ def _wrapped(value: Mapping[str, Any]) -> Any:
     for name in _RESPONSES:
         # Chat completions of OpenAI, and Gemini.
         if isinstance(responses := value.get(name), list | tuple):
-            return responses[0] if responses else ""
+            return _first_response(responses)
     if isinstance(value.get("output"), list | tuple) and not value.get("call_id"):
         # OpenAI's Responses API.
         return value["output"] or value.get("output_text")
-    if isinstance(value.get("message"), Mapping):
-        return value["message"]
-    return value["data"] if isinstance(value.get("data"), Mapping) and role_of(value) else None
+    for name in ("message", "delta"):
+        if isinstance(value.get(name), Mapping):
+            return value[name]
+    if value.get("type") == "constructor" and isinstance(value.get("kwargs"), Mapping):
+        # LangChain's `dumpd`.
+        return value["kwargs"]
+    return value["data"] if isinstance(value.get("data"), Mapping) and read_role(value.get("type")) else None
+
+
+def _first_response(responses: Sequence[Any]) -> Any:
+    """The first of them; `""` for one that says nothing, such as one that a filter has stopped."""
+    first = responses[0] if responses else ""
+    return "" if isinstance(first, Mapping) and (_BODY | {"message", "delta"}).isdisjoint(first) else first
 
 
 def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iterator[_Piece]:
