@@ -55,5 +55,6 @@ def a_turn(number: int, **changes: Any) -> Row:
         "rows": 5,
         "attempts": 1,
         "overtaken": False,
+        "given_up": "",
         **changes,
     }
