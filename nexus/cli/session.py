@@ -131,9 +131,10 @@ def import_command(  # noqa: PLR0917  # one for each option
 ) -> None:
     """Store an exported session, or a transcript of another system, of which contexts are then made.
 
-    The session of an export must be empty, and the next context is the same as before. Nothing is written unless all of
-    it can be read and nothing is in its way. What is there already is not stored again: an import that broke off is
-    gone on with by repeating it, and a transcript may have grown.
+    The session of an export must be empty, and the next context is the same as before; nothing is written unless all
+    of it can be read and nothing is in its way. Of a transcript, each message is told with what was repaired or left
+    out. What is there already is not stored again: an import that broke off is gone on with by repeating it, and a
+    transcript may have grown.
     """
     if source is not _Source.NEXUS:
         _import_transcript(path, source.value, owner, session or DEFAULT_SESSION, dry_run=dry_run, config=config)
@@ -196,7 +197,7 @@ def _import_transcript(
     )
     unread = len([message for message in messages if not message.said])
     if unread or counts["refused"]:
-        raise NexusError(f"{unread} could not be read and {counts['refused']} not be stored, see above")
+        raise NexusError(f"{unread} could not be read, {counts['refused']} not stored: see above")
 
 
 def _read_transcript(path: str, owner: str, session: str) -> list[Imported]:

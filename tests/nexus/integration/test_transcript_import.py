@@ -232,7 +232,7 @@ async def test_bad_and_hostile_messages_among_good_ones(desk: Desk, db: _Databas
         == "6 messages read, 1 repaired, 2 left out; 4 stored in session default of ada, 0 were there already."
     )
     assert done.stderr.splitlines()[0].startswith("message 5: not stored: ")
-    assert done.stderr.endswith("nexus: 1 could not be read and 1 not be stored, see above\n")
+    assert done.stderr.endswith("nexus: 1 could not be read, 1 not stored: see above\n")
     assert {row["owner_key"] for row in db["messages"].find()} == {"ada"}
 
 
