@@ -57,7 +57,7 @@ from nexus.adapters.mongo.schema import (
 )
 from nexus.adapters.mongo.search import Search
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import AGENT_ID, INTERNAL, is_object_id, parse_moment
+from nexus.core.models import AGENT_ID, DEFAULT_SESSION, INTERNAL, is_object_id, parse_moment
 from nexus.core.ports import Row, RunOrigin, SessionSummary
 from nexus.core.ports.store import LEFT_OUT, LONGEST_CONTENT, TextsOf
 from nexus.core.working_memory import Tail
@@ -219,10 +219,17 @@ class MongoMessages(Operations):
         """Up to `limit` sessions that have rows, the one with the latest row first."""
         # Other writers have texts there, too.
         time = {"$convert": {"input": "$timestamp", "to": "date", "onError": None, "onNull": None}}
+        is_named = {"$ne": [{"$ifNull": ["$session_id", ""]}, ""]}
         times = {"first": {"$min": time}, "last": {"$max": time}}
         stages: list[dict[str, Any]] = [
             {"$match": {"owner_key": {"$eq": owner_key}}},
-            {"$group": {"_id": "$session_id", "messages": {"$sum": 1}, **times}},
+            {
+                "$group": {
+                    "_id": {"$cond": [is_named, "$session_id", DEFAULT_SESSION]},
+                    "messages": {"$sum": 1},
+                    **times,
+                }
+            },
             {"$sort": {"last": DESCENDING, "_id": ASCENDING}},
             {"$limit": limit},
         ]

@@ -260,7 +260,7 @@ def of_run(owner_key: str, run_id: str) -> dict[str, Any]:
 
 def rows_of_session(owner_key: str, session_id: str) -> dict[str, Any]:
     """The condition for the recorded messages of a session; rows that name none are of the default one."""
-    session = {"$in": [DEFAULT_SESSION, "", None]} if session_id == DEFAULT_SESSION else {"$eq": session_id}
+    session = {"$in": [DEFAULT_SESSION, None, ""]} if session_id == DEFAULT_SESSION else {"$eq": session_id}
     return {"owner_key": {"$eq": owner_key}, "session_id": session}
 
 

@@ -45,7 +45,7 @@ class RunOrigin:
 class SessionSummary:
     """A session of an owner: how many rows it has, and the times of the first and the last, None where unreadable.
 
-    `session_id` is None for rows of other writers that name no session.
+    `session_id` is None for rows of other writers whose session is no text. Rows that name none are of `default`.
     """
 
     session_id: str | None

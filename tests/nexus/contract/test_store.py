@@ -152,10 +152,40 @@ async def test_sessions(place: Place) -> None:
         assert found == [
             SessionSummary("早餐", 1, at[3], at[3]),
             SessionSummary("s1", 2, at[0], at[2]),
-            SessionSummary(None, 1, at[1], at[1]),
+            SessionSummary("default", 1, at[1], at[1]),
         ]
         assert await store.sessions("ada", limit=1) == found[:1]
         assert await store.sessions("nobody", limit=9) == []
+
+
+async def test_rows_that_name_no_session(place: Place) -> None:
+    """They are of the session `default`, whatever is read; rows whose session is no text are of none."""
+    named: list[Row] = [{"session_id": None}, {"session_id": ""}, {"session_id": "default"}, {"session_id": "s"}]
+    named += [{"session_id": 7}]
+    rows = [row(number, **each) for number, each in enumerate(named)]
+    rows[0].pop("session_id")
+    place.plant("messages", rows)
+    async with place.open() as store:
+        summaries = {each.session_id: each.messages for each in await store.sessions("o", limit=9)}
+        assert (summaries["default"], summaries["s"]) == (3, 1)
+        reads = [
+            await store.session_messages("o", "default", limit=9),
+            await store.tail_messages("o", "default", WHOLE, limit=9),
+            await store.search_messages("o", "default", "text", limit=9, texts_of=texts_of),
+        ]
+        for found in reads:
+            assert ids(found) == ["m2", "m1", "m0"]
+        assert ids(await store.session_messages("o", "default", limit=1, skip=1)) == ["m1"]
+        found = await store.tail_messages("o", "default", WHOLE, limit=2, oldest_first=True)
+        assert ids(found) == ["m0", "m1"]
+        first = await store.first_input("o", "default")
+        assert first is not None
+        assert first["id"] == "m0"
+        of_runs = await store.retention.rows_of_runs("o", "default", [f"r{number}" for number in range(5)])
+        assert {each["id"] for each in of_runs} == {"m0", "m1", "m2"}
+        assert ids(await store.session_messages("o", "s", limit=9)) == ["m3"]
+        for empty in ("None", "null"):
+            assert await store.session_messages("o", empty, limit=9) == []
 
 
 async def test_sessions_with_texts_as_times(place: Place) -> None:

@@ -21,7 +21,7 @@ from nexus.adapters.mongo.schema import NEWEST_FIRST, NOT_SHOWN
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
 from nexus.core.ports.memory import TurnTouch
-from nexus.core.working_memory import Tail
+from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history.reader import read_past
 from tests.nexus.contract.test_memory import compaction, detail, overview
 from tests.nexus.contract.test_turns import turn
@@ -108,6 +108,32 @@ async def test_a_session_is_read_by_its_index(explained: Janitor, mongo_uri: str
             assert query["planSummary"] == "IXSCAN { owner_key: 1, session_id: 1, timestamp: -1, _id: -1 }"
             assert not any(query.get(name) for name in ("hasSortStage", "replanned", "fromMultiPlanner"))
             assert query["keysExamined"] <= most
+            explained[prepared_database]["system.profile"].drop()
+
+
+@pytest.mark.once
+async def test_rows_that_name_no_session_are_read_by_the_index(
+    explained: Janitor, mongo_uri: str, prepared_database: str
+) -> None:
+    """The default session costs what is returned of it, as any other does, whatever names its rows have."""
+    names: list[Row] = [{"session_id": None}, {"session_id": ""}, {"session_id": "default"}, {"session_id": "s"}]
+    rows = [row(number, **names[number % 4]) for number in range(4_000)]
+    for each in rows[::8]:
+        del each["session_id"]
+    explained[prepared_database]["messages"].insert_many(rows)
+    async with open_mongo(mongo_uri, prepared_database) as store:
+        for read in (
+            partial(store.session_messages, "o", "default", limit=50, skip=20),
+            partial(store.tail_messages, "o", "default", WHOLE, limit=50, skip=20),
+            partial(store.tail_messages, "o", "default", Tail("00000001"), limit=50, oldest_first=True),
+        ):
+            found, (query,) = await _profiled(
+                explained, prepared_database, read, {"op": "query", "command.filter.session_id.$in": "default"}
+            )
+            assert len(found) == 50
+            assert "session_id: 1" in query["planSummary"]
+            assert not any(query.get(name) for name in ("hasSortStage", "replanned", "fromMultiPlanner"))
+            assert query["keysExamined"] <= 80
             explained[prepared_database]["system.profile"].drop()
 
 

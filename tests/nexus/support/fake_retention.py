@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from nexus.core.models import new_row_id
+from nexus.core.models import DEFAULT_SESSION, new_row_id
 from nexus.core.ports import Row
 from nexus.core.ports.retention import HEADERS, Kind, Removable
 from tests.nexus.support.stored import stored
@@ -54,7 +54,7 @@ class FakeRetention:
     async def rows_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
         """Headers of the rows of these runs in a session, in any order."""
         self._ask("rows_of_runs")
-        of_session = [row for row in self._store.messages if row.get("session_id") == session_id]
+        of_session = [row for row in self._store.messages if (row.get("session_id") or DEFAULT_SESSION) == session_id]
         of_runs = [row for row in of_session if row.get("run_id") in run_ids]
         return [_row(row) for row in of_runs if row.get("owner_key") == owner_key]
 

@@ -8,7 +8,7 @@ import bson
 
 from nexus.adapters.mongo.schema import id_text, origin_of
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import is_object_id, new_row_id, parse_moment, utc_now
+from nexus.core.models import DEFAULT_SESSION, is_object_id, new_row_id, parse_moment, utc_now
 from nexus.core.ports import Inventory, Row, RunOrigin, SessionSummary
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.ports.store import (
@@ -160,7 +160,7 @@ class FakeStore:
     ) -> list[Row]:
         """Up to `limit` rows of a session after the newest `skip`, newest first, of any role."""
         self._ask("session_messages")
-        of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
+        of_session = [row for row in self._of(owner_key) if is_of_session(row, session_id)]
         seen = [row for row in of_session if _is_seen_by(sub_agent, row)]
         return [_excerpt(row, None) for row in seen[skip : skip + limit]]
 
@@ -180,7 +180,7 @@ class FakeStore:
         found = [
             row
             for row in self._of(owner_key)
-            if row.get("session_id") == session_id
+            if is_of_session(row, session_id)
             and (_is_seen_by(sub_agent, row) if _is_internal(row) else tail.includes(row["_id"]))
         ]
         found.sort(key=lambda row: (is_object_id(row["_id"]), row["_id"]), reverse=not oldest_first)
@@ -208,7 +208,7 @@ class FakeStore:
         if len(text) > LONGEST_QUERY:
             raise StoreRejectedError(f"no text of more than {LONGEST_QUERY} characters can be searched for")
         stored({"text": text})
-        of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
+        of_session = [row for row in self._of(owner_key) if is_of_session(row, session_id)]
         own = [row for row in of_session if tool_of(row) not in without_tools and not _is_internal(row)]
         others = [row for row in own if without_run is None or row.get("run_id") != without_run]
         found = [
@@ -229,13 +229,13 @@ class FakeStore:
         self._ask("sessions")
         times = dict[Any, list[datetime | None]]()
         for row in self._of(owner_key):
-            times.setdefault(row.get("session_id"), []).append(parse_moment(row.get("timestamp")))
+            times.setdefault(session_of(row), []).append(parse_moment(row.get("timestamp")))
         return [SessionSummary(name, len(found), found[-1], found[0]) for name, found in times.items()][:limit]
 
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""
         self._ask("first_input")
-        of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
+        of_session = [row for row in self._of(owner_key) if is_of_session(row, session_id)]
         inputs = [row for row in of_session if row.get("role") == "HUMAN" and not _is_internal(row)]
         return dict(inputs[-1]) if inputs else None
 
@@ -312,6 +312,16 @@ class FakeStore:
     def _of(self, owner_key: str) -> list[Row]:
         own = [row for row in self.messages if row.get("owner_key") == owner_key]
         return sorted(own, key=lambda row: (_moment(row), row["_id"]), reverse=True)
+
+
+def session_of(row: Row) -> Any:
+    """The session of a row; one that names none is of the default one."""
+    return row.get("session_id") or DEFAULT_SESSION
+
+
+def is_of_session(row: Row, session_id: str) -> bool:
+    """Whether the row is read in this session."""
+    return session_id in (row.get("session_id"), session_of(row))
 
 
 def _moment(row: Row) -> datetime:
