@@ -419,7 +419,9 @@ def _content_of_result(content: Any) -> tuple[Any, list[list[str]]]:
         structured = content.get("structuredContent")
         if isinstance(texts, str) and (structured is None or opened(texts) == opened(compact_json(structured))):
             return texts, omitted
-        return content, []
+        return f"{texts}\n{compact_json(structured)}", omitted
+    if _kind_of(content) in {"text", "media"}:
+        content = [content]
     if not isinstance(content, list | tuple) or not content:
         return content, []
     if not all(isinstance(part, str) or _kind_of(part) in {"text", "media", "thinking"} for part in content):

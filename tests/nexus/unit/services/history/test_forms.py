@@ -230,6 +230,30 @@ class TestCalls:
         assert told(message) == [("AI", "x")]
         assert calls_of(message) == [("c", "f", {"a": 1})]
 
+    @pytest.mark.parametrize(
+        ("content", "result"),
+        [
+            ({"result": "r", "call_id": "c"}, ("c", "r", None)),
+            ({"id": "c", "result": "r"}, ("c", "r", None)),
+            ({"tool_call_id": "c", "output": "r"}, ("c", "r", None)),
+            ({"call_id": "c", "data": {"a": 1}}, ("c", '{"a":1}', None)),
+            ({"call_id": "c", "result": None, "error": "no"}, ("c", "no", False)),
+            ({"call_id": "c", "result": "r", "execution_success": False}, ("c", "r", False)),
+            ({"call_id": "c", "result": "r", "status": 200}, ("c", "r", True)),
+            ({"text": "r"}, ("", "r", None)),
+            ({"content": [{"type": "text", "text": "r"}], "isError": True}, ("", "r", False)),
+            (
+                {"content": [{"type": "text", "text": "r"}], "structuredContent": {"a": 1}},
+                ("", 'r\n{"a":1}', None),
+            ),
+            ({"result": 42, "unit": "C"}, ("", '{"result":42,"unit":"C"}', None)),
+            ({"id": "c", "content": "r"}, ("", '{"id":"c","content":"r"}', None)),
+        ],
+    )
+    def test_envelopes_of_results(self, content: Any, result: tuple[str, str, bool | None]) -> None:
+        """Name the call and say how it ended; what may be the result itself stays as it is."""
+        assert results_of([{"role": "TOOL", "content": content}]) == [result]
+
     def test_the_deprecated_call(self) -> None:
         """Has no id."""
         (message,) = sdk.openai_function_call(sdk.Said(calls=[CALL]))
