@@ -33,7 +33,7 @@ async def test_a_list(desk: Desk, mongo_janitor: Janitor, database_name: str) ->
         "1         2024-01-01 00:03:00  2024-01-01 00:03:00  bad\\x1b[2J",
         "1         2024-01-01 00:02:00  2024-01-01 00:02:00  早餐",
         "2         2024-01-01 00:00:00  2024-01-01 00:01:00  s1",
-        "1         -                    -                    -",
+        "1         -                    -                    default",
         "4 sessions of ada.",
     ]
     found = json.loads(await desk.said("list", "--owner", "ada", "--limit", "3", "--json"))
