@@ -20,12 +20,10 @@ Expression = Any
 
 HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
 # Where rows of other writers say which call they answer, and where they hold what they say (`models.gathered`).
-_ABOUT: Final = dict.fromkeys(
-    ("type", "tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status", "refusal"), 1
-)
+_ABOUT: Final = ("type", "tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status")
 _SAID: Final = (
     *("tool_calls", "invalid_tool_calls", "function_call", "additional_kwargs", "parts", "text", "data", "audio"),
-    *("output", "arguments", "input"),
+    *("output", "arguments", "input", "refusal"),
 )
 # Of metadata that are too large, what is left besides the tool calls.
 _KEPT: Final = (
@@ -64,17 +62,19 @@ def _bounded_value(value: str) -> Expression:
     return _if(is_large, {"$concat": _filled(VALUE_LEFT_OUT, size)}, value)
 
 
-def _beside(name: str) -> Expression:
-    """What stands beside the content; in a large row what is large is left out, a text too."""
-    size = _size(f"${name}")
-    return _of_large_rows(
-        _if({"$gt": [size, _LARGEST]}, {"$concat": _filled(VALUE_LEFT_OUT, size)}, f"${name}"), f"${name}", _LARGEST
-    )
+def _beside(name: str, most: int) -> Expression:
+    """What stands beside the content; in a large row what has more than `most` bytes is left out, a text too."""
+    return _of_large_rows(_at_most(f"${name}", most), f"${name}", _LARGEST)
+
+
+def _at_most(value: str, most: int) -> Expression:
+    size = _size(value)
+    return _if({"$gt": [size, most]}, {"$concat": _filled(VALUE_LEFT_OUT, size)}, value)
 
 
 def _bounded_metadata() -> Expression:
     is_large = {"$and": [_is_type("$metadata", "object"), {"$gt": [{"$bsonSize": "$metadata"}, _LARGEST]}]}
-    kept = {name: f"$metadata.{name}" for name in _KEPT}
+    kept = {name: _at_most(f"$metadata.{name}", _LARGEST if name == "left_out" else _LARGEST_CALL) for name in _KEPT}
     shortened = {
         "id": "$$call.id",
         "name": {"$ifNull": ["$$call.function.name", "$$call.name"]},
@@ -114,7 +114,11 @@ def _filled(mark: str, count: Expression) -> list[Expression]:
 
 
 _METADATA: Final = _of_large_rows(_bounded_metadata(), "$metadata", _LARGEST)
-_OTHERS: Final = {**HEADER, **_ABOUT, **{name: _beside(name) for name in _SAID}}
+_OTHERS: Final = {
+    **HEADER,
+    **{name: _beside(name, _LARGEST_CALL) for name in _ABOUT},
+    **{name: _beside(name, _LARGEST) for name in _SAID},
+}
 # Rows as `MessageStore` gives them, and with texts of any length.
 BOUNDED: Final = excerpt(LONGEST_CONTENT // 2, LEFT_OUT)
 WHOLE_TEXTS: Final = {

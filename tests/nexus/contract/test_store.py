@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 
 from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
-from nexus.core.models import new_row_id
+from nexus.core.models import Why, new_row_id
 from nexus.core.ports import Row, RunOrigin, SessionSummary, Store
 from nexus.core.ports.store import (
     ARGUMENTS_LEFT_OUT,
@@ -27,6 +27,7 @@ from nexus.core.ports.store import (
     VALUE_LEFT_OUT,
 )
 from nexus.core.working_memory import WHOLE
+from nexus.services.history.transcript import transcript_of_rows
 from nexus.services.memory.search import texts_of
 from tests.nexus.support.drivers import DRIVERS
 from tests.nexus.support.fakes import FakeStore
@@ -424,6 +425,36 @@ async def test_rows_come_in_bounded_size(place: Place, changes: Row, read: Row) 
     assert of_run == session[1]
     assert [len(each["content"]) for each in excerpts if isinstance(each["content"], str)] <= [400] * 3
     assert [each["metadata"] for each in excerpts] == [each["metadata"] for each in session]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_large_rows_of_other_writers(
+    mongo_uri: str, mongo_janitor: MongoClient[dict[str, Any]], prepared_database: str, driver: Driver
+) -> None:
+    """Whatever of them is large, they come in bounded size; what that leaves out is said."""
+    long, calls = (
+        "x" * 300_000,
+        [{"id": f"c{number}", "name": "f", "args": {"q": "x" * 200}} for number in range(2_000)],
+    )
+    beside: dict[str, Any] = dict.fromkeys(("name", "status", "tool_name", "call_id", "type", "text", "refusal"), long)
+    beside |= {"tool_calls": calls, "function_call": {"name": "f", "arguments": long}, "audio": {"data": long}}
+    metadata = dict.fromkeys(("tool_name", "call_id", "status", "name", "usage", "other", "tool_use_id"), long)
+    rows = [
+        row(0, role="assistant", content="short", **beside, metadata=metadata),
+        row(1, role="assistant", content=None, tool_calls=calls),
+        row(2, role="tool", content=long, **beside, metadata=metadata),
+        row(3, role="user", content=None, parts=[{"text": long}], **beside),
+        row(4, role="assistant", content="small", tool_calls=calls[:2]),
+    ]
+    mongo_janitor[prepared_database]["messages"].insert_many(rows)
+    async with open_mongo(mongo_uri, prepared_database, driver=driver, timeout_ms=10_000) as store:
+        found = await store.session_messages("o", "s", limit=9)
+        assert ids(found) == ["m4", "m3", "m2", "m1", "m0"]
+        assert all(len(bson.encode({**each, "_id": None})) < 400_000 for each in found)
+        assert ids(await store.newest_messages("o", limit=9, excerpt_chars=100)) == ["m4", "m3", "m1", "m0"]
+    said = {item.source: item for item in transcript_of_rows(found)[0]}
+    assert [call.id for call in said["m4"].calls] == ["c0", "c1"]
+    assert all(("call", name, Why.UNREADABLE) in said[name].left_out for name in ("m0", "m1", "m3"))
 
 
 async def test_a_search_finds_what_reads_leave_out(place: Place) -> None:
