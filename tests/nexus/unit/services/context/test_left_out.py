@@ -138,3 +138,29 @@ def test_why_a_block_is_shorter() -> None:
     assert within(whole) == [("4 turns", "TURN_MEMORY", Why.TOO_MANY)]
     assert within(whole - 60) == [("6 turns", "TURN_MEMORY", Why.NO_ROOM)]
     assert within(0) == [("the whole block", "TURN_MEMORY", Why.NO_ROOM)]
+
+
+class TestResultsOfEarlierRuns:
+    """The result of a call that an earlier run made comes with the request of a later one."""
+
+    RESULT = [{"id": "res", "role": "TOOL", "content": "paid", "metadata": {"call_id": "c1"}}]  # noqa: RUF012
+
+    @pytest.mark.parametrize("is_there", [True, False])
+    async def test_is_shown_at_its_call_or_named(self, *, is_there: bool) -> None:
+        """Where the context no longer has the call, the result is in `left_out`."""
+        call = {"id": "c1", "name": "pay", "arguments": "{}"}
+        (asked, answer) = past(1)[::-1] if past(1)[0]["role"] != "HUMAN" else past(1)
+        async with opened() as parts:
+            rows = [asked, {**answer, "metadata": {"tool_calls": [call]}}] if is_there else [asked, answer]
+            parts.store.plant("messages", rows)
+            content = await parts.build(request("yes", later=self.RESULT, run_metadata={"layout": "agent"}))
+        results = [message["content"] for message in content["messages"] if message["role"] == "tool"]
+        assert results == (["paid"] if is_there else [])
+        assert entries(content) == ([] if is_there else [("tool result", "res", Why.UNMATCHED.value)])
+
+    @pytest.mark.parametrize("layout", ["dialogue", "thinking"])
+    async def test_where_no_calls_are_shown(self, layout: str) -> None:
+        """It is named."""
+        async with opened() as parts:
+            content = await parts.build(request("yes", later=self.RESULT, run_metadata={"layout": layout}))
+        assert entries(content) == [("tool result", "res", Why.UNMATCHED.value)]
