@@ -262,7 +262,7 @@ class Message(_WireModel):
         if not isinstance(given, dict) or given.keys() <= _ENVELOPE:
             return given
         content, metadata = gathered(given)
-        role = {} if "role" in given else {"role": given["type"]} if "type" in given else {}
+        role = {"role": role_of(given)} if "role" not in given and role_of(given) else {}
         return {**given, **role, "content": content, "metadata": metadata}
 
 

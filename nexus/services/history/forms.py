@@ -568,7 +568,9 @@ def _kind_by_type(kind: str, part: Mapping[str, Any]) -> str:
 def _kind_by_field(part: Mapping[str, Any]) -> str:
     if part.get("thought") is True and "text" in part:
         return "thinking"
-    if gemini := next((kind for name, kind in _GEMINI.items() if _is_object(part, name)), ""):
+    gemini = next((kind for name, kind in _GEMINI.items() if _is_object(part, name)), "")
+    # A whole message of OpenAI may have a `function_call` beside its content.
+    if gemini and part.keys().isdisjoint({"content", "role"}):
         return gemini
     return "text" if isinstance(part.get("text"), str) and _BODY.isdisjoint(part.keys() - {"text"}) else ""
 

@@ -254,6 +254,17 @@ class TestCalls:
         """Name the call and say how it ended; what may be the result itself stays as it is."""
         assert results_of([{"role": "TOOL", "content": content}]) == [result]
 
+    @pytest.mark.parametrize("text", ["", "I look."])
+    def test_a_text_beside_the_deprecated_call(self, text: str) -> None:
+        """Is not lost, wherever both stand."""
+        said = {"role": "assistant", "content": text, "function_call": {"name": "f", "arguments": "{}"}}
+        for message in (
+            said,
+            {"role": "AI", "content": said},
+            {"role": "AI", "content": {"choices": [{"message": said}]}},
+        ):
+            assert (told(message), calls_of(message)) == ([("AI", text)], [("", "f", {})])
+
     def test_the_deprecated_call(self) -> None:
         """Has no id."""
         (message,) = sdk.openai_function_call(sdk.Said(calls=[CALL]))
