@@ -282,7 +282,9 @@ class ContextClient:
     async def _record(self, topic: str, run: Run, role: Role, content: Any, seconds: float) -> Message:
         message = _message(run, role, content)
         await self._send(topic, message, seconds)
-        self._remember(message)
+        if _says_something(message.content) or topic == Topics.TOOLS_RESULTS:
+            # An empty answer is not recorded, so no context could wait for it.
+            self._remember(message)
         return message
 
     def _remember(self, message: Message) -> None:
@@ -430,6 +432,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _says_something(content: Any) -> bool:
+    if isinstance(content, Mapping) and content.keys() <= {"content", "role", "tool_calls", "usage"}:
+        return bool(content.get("content") or content.get("tool_calls"))
+    return bool(content.strip() if isinstance(content, str) else content)
 
 
 def _content_of_answer(waiting: _Waiting, answer: Message) -> Outcome | None:

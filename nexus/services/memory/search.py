@@ -159,6 +159,9 @@ async def _find(store: MemoryStore, messages: MessageStore, caller: Caller, quer
 
 
 def _quoted_message(row: Row, caller: Caller, query: str) -> str:
+    # One row may be several messages.
+    parts = native(row)
+    row = next((part for part in parts if any(_has(part, query))), parts[0])
     texts = list(texts_of(row, READING_TOOLS)) or [("", "")]
     called, text = next((each for each in texts if place_of(each[1], query) is not None), texts[0])
     role = role_of(row)
@@ -169,6 +172,10 @@ def _quoted_message(row: Row, caller: Caller, query: str) -> str:
     when = f"{moment:%Y-%m-%d %H:%M} UTC" if moment else "at an unknown time"
     now = ", in this exchange" if row.get("run_id") == caller.run_id else ""
     return _quoted(f"{what}, {when}{now}", text, query)
+
+
+def _has(row: Row, query: str) -> Iterator[bool]:
+    return (place_of(text, query) is not None for _, text in texts_of(row, READING_TOOLS))
 
 
 def _quoted(head: str, text: str, query: str) -> str:
