@@ -44,6 +44,8 @@ _CALLS: Final = frozenset(
     {
         *("tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "function_call", "custom_tool_call"),
         *("tool_call_chunk", "invalid_tool_call", "server_tool_call", "non_standard_tool_call", "mcp_call"),
+        # Of Vercel's AI SDK.
+        "tool-call",
     }
 )
 # What OpenAI's servers ran themselves, or have a client run that is no function: named where it is left out.
@@ -54,7 +56,7 @@ _HOSTED: Final = frozenset(
         *("local_shell", "shell", "apply_patch"),
     )
 )
-_RESULT_ENDINGS: Final = ("tool_result", "_call_output", "server_tool_call_result")
+_RESULT_ENDINGS: Final = ("tool_result", "tool-result", "_call_output", "server_tool_call_result")
 _MEDIA: Final[Mapping[str, "MediaKind"]] = {
     **dict.fromkeys(("image", "image_url", "input_image"), "image"),
     **dict.fromkeys(("audio", "input_audio", "audio_url"), "audio"),
@@ -362,19 +364,30 @@ def _is_result(role: Role, content: Any) -> bool:
 
 
 def _result_row(result: _Result) -> Row:
+    result = _opened_output(result)
     known = result.known
     failed = known.get("is_error") is True or known.get("isError") is True or is_error(result.content)
     done = False if failed else known.get("execution_success")
     status = "error" if failed or (done is False and known.get("status") is None) else known.get("status")
     fields = {
-        "call_id": as_id(_first(known, "call_id", "tool_call_id", "tool_use_id")),
-        "tool_name": _first(known, "tool_name", "name"),
+        "call_id": as_id(_first(known, *_IDS)),
+        "tool_name": _first(known, "tool_name", "toolName", "name"),
         "status": status,
         "execution_success": done if isinstance(done, bool) or status is None else _is_success(status),
     }
     content, omitted = _content_of_result(result.content)
     metadata = {name: value for name, value in fields.items() if value not in (None, "")}
     return {"role": "TOOL", "content": content, "metadata": metadata | ({LEFT_OUT: omitted} if omitted else {})}
+
+
+def _opened_output(result: _Result) -> _Result:
+    """The result that is in the `output` of Vercel's AI SDK, which says what its value is; any other as it is."""
+    output, known = result.content, result.known
+    if "toolCallId" not in known or output is not known.get("output") or not isinstance(output, Mapping):
+        return result
+    if output.get("type") not in _OUTPUTS or "value" not in output:
+        return result
+    return _Result(output["value"], {**known, "is_error": output["type"] in _FAILED_OUTPUTS})
 
 
 def _result(content: Any, known: Mapping[str, Any]) -> _Result:
@@ -401,10 +414,14 @@ def _result(content: Any, known: Mapping[str, Any]) -> _Result:
     return _Result(answer, about | ({"is_error": True} if content.get("error") else {}))
 
 
-_IDS: Final = ("call_id", "tool_call_id", "tool_use_id")
+_IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId")
+_FAILED_OUTPUTS: Final = ("error-text", "error-json")
+_OUTPUTS: Final = ("text", "json", "content", *_FAILED_OUTPUTS)
 # Where an envelope has the answer, and what it has besides.
 _ANSWERS: Final = ("content", "output", "text", "error", "data")
-_ABOUT_RESULT: Final = frozenset({*_IDS, "id", "tool_name", "name", "status", "execution_success", "is_error", "error"})
+_ABOUT_RESULT: Final = frozenset(
+    {*_IDS, "id", "tool_name", "toolName", "name", "status", "execution_success", "is_error", "error"}
+)
 
 
 def _given(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -586,9 +603,7 @@ def _part(part: Any, role: Role, depth: int) -> Iterator[_Piece]:
         case "thinking":
             yield _Omitted("thinking", Why.THINKING)
         case "call":
-            yield _Call(
-                next((part[name] for name in ("functionCall", "function_call") if _is_object(part, name)), part)
-            )
+            yield _Call(_call_of_part(part))
             if part.get("type") == "mcp_call" and (answer := _first(part, "output", "error")) is not None:
                 # The provider has made the call and has its result.
                 failed = part.get("error") is not None
@@ -617,7 +632,15 @@ def _is_list(given: Mapping[str, Any], name: str) -> bool:
 def _named(part: Mapping[str, Any]) -> str:
     """The kind of a part that is not understood, for the manifest: no content."""
     kind = part.get("type")
-    return kind if isinstance(kind, str) and re.fullmatch(r"[a-z0-9_]{1,40}", kind) else "part"
+    return kind if isinstance(kind, str) and re.fullmatch(r"[a-z0-9_-]{1,40}", kind) else "part"
+
+
+def _call_of_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "toolCallId" in part:
+        # Vercel's AI SDK, under the names of the others: `args` until its version 4, then `input`.
+        arguments = {name: part[name] for name in ("args", "input") if name in part}
+        return {"id": part["toolCallId"], "name": part.get("toolName"), **arguments}
+    return next((part[name] for name in ("functionCall", "function_call") if _is_object(part, name)), part)
 
 
 def _result_of_part(part: Mapping[str, Any]) -> _Result:

@@ -35,14 +35,14 @@ _LONGEST_S: Final = 120.0
 _NAMES: Final = tuple(name.encode() for name in sorted(MEMORY_TOOLS))
 _WITHIN: Final = ("function", "function_call", "functionCall", "custom")
 _ARGUMENTS: Final = ("args", "arguments", "input")
-_CALL_IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "id")
+_CALL_IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId", "id")
 _NO_CALL: Final = 'content: holds no call that is understood; {"name", "args", "call_id"} is, and what models send'
 # JSON may spell the letters of a name as \u0061.
 _ESCAPED_LETTER: Final = b"\\u00"
 # For payloads that cannot be parsed. Within a text, quotation marks have a backslash before them.
-_NAME: Final = re.compile(rb'(?<!\\)"name"\s*+:\s*+"(' + b"|".join(_NAMES) + rb')"')
+_NAME: Final = re.compile(rb'(?<!\\)"(?:name|toolName)"\s*+:\s*+"(' + b"|".join(_NAMES) + rb')"')
 _CALL_ID: Final = re.compile(
-    rb'(?<!\\)"(?:call_id|tool_call_id|tool_use_id)"\s*+:\s*+"([\x20\x21\x23-\x5b\x5d-\x7e]{1,256})"'
+    rb'(?<!\\)"(?:call_id|tool_call_id|tool_use_id|toolCallId)"\s*+:\s*+"([\x20\x21\x23-\x5b\x5d-\x7e]{1,256})"'
 )
 _CALL_ID_WITHIN: Final = 4_096
 
@@ -350,7 +350,7 @@ def _called(content: Any) -> tuple[str, Any, str]:
     if isinstance(calls, list) and len(calls) == 1 and isinstance(calls[0], Mapping):
         (call,) = calls
     inner = next((call[key] for key in _WITHIN if isinstance(call.get(key), Mapping)), call)
-    name = inner.get("name")
+    name = inner.get("name", inner.get("toolName"))
     args = next((inner[key] for key in _ARGUMENTS if inner.get(key) is not None), None)
     ids = (each.get(key) for each in (call, inner) for key in _CALL_IDS)
     return name if isinstance(name, str) else "", args, next(filter(None, map(as_id, ids)), "")

@@ -190,7 +190,7 @@ class TestContent:
         (message,) = sdk.anthropic_whole(sdk.Said(["Yes."]))
         assert native(message)[0]["metadata"]["usage"] == {"prompt_tokens": 3, "completion_tokens": 2}
 
-    @pytest.mark.parametrize("kind", ["search_result", "web_search_call", "something_new"])
+    @pytest.mark.parametrize("kind", ["search_result", "web_search_call", "something_new", "tool-approval-request"])
     def test_a_part_that_is_not_understood(self, kind: str) -> None:
         """Is named by its type, without content."""
         message = {"role": "user", "content": [{"type": kind, "secret": "x"}, {"type": "text", "text": "hi"}]}
@@ -336,6 +336,44 @@ class TestCalls:
             assert results_of([message]) == [("c", "42", success)]
             assert native(message)[0]["metadata"]["tool_name"] == "f"
 
+    @pytest.mark.parametrize("args", ["args", "input"])
+    def test_calls_of_vercels_sdk(self, args: str) -> None:
+        """Are parts with names of their own, and arguments as its version has them."""
+        part = {"type": "tool-call", "toolCallId": "c", "toolName": "f", args: {"a": 1}}
+        for content in ([{"type": "text", "text": "I look."}, part], [part], part):
+            message = {"role": "assistant", "content": content}
+            assert calls_of(message) == [("c", "f", {"a": 1})]
+            assert left_out(message) == []
+
+    @pytest.mark.parametrize(
+        ("fields", "text", "success"),
+        [
+            ({"result": "42"}, "42", None),
+            ({"result": {"a": 1}, "isError": False}, '{"a":1}', None),
+            ({"result": "no", "isError": True}, "no", False),
+            ({"result": {"type": "text", "value": "42"}}, '{"type":"text","value":"42"}', None),
+            ({"output": {"type": "text", "value": "42"}}, "42", None),
+            ({"output": {"type": "json", "value": {"a": 1}}}, '{"a":1}', None),
+            ({"output": {"type": "content", "value": [{"type": "text", "text": "42"}]}}, "42", None),
+            ({"output": {"type": "error-text", "value": "no"}}, "no", False),
+            ({"output": {"type": "error-json", "value": {"a": 1}}}, '{"a":1}', False),
+            ({"output": {"type": "new", "value": "42"}}, '{"type":"new","value":"42"}', None),
+        ],
+        ids=str,
+    )
+    def test_results_of_vercels_sdk(self, fields: dict[str, Any], text: str, success: bool | None) -> None:
+        """By itself, as a part, and beside another part; until its version 4 under `result`, then under `output`."""
+        result = {"toolCallId": "c", "toolName": "f", **fields}
+        part = {"type": "tool-result", **result}
+        for content in (result, part, [part]):
+            message = {"role": "tool", "content": content}
+            assert results_of([message]) == [("c", text, success)]
+            assert native(message)[0]["metadata"]["tool_name"] == "f"
+        assert results_of([{"role": "tool", "content": [part, {**part, "toolCallId": "d"}]}]) == [
+            ("c", text, success),
+            ("d", text, success),
+        ]
+
     def test_what_is_no_envelope(self) -> None:
         """Is a result as it is: nothing beside an inner `result` is lost."""
         result = {"result": 42, "unit": "C"}
@@ -406,6 +444,7 @@ _LEAVES: Final = (
 _NAMES: Final = st.sampled_from(
     [
         *("role", "type", "content", "parts", "text", "data", "message", "choices", "candidates", "output", "metadata"),
+        *("toolCallId", "toolName", "value"),
         *("tool_calls", "function_call", "functionCall", "functionResponse", "inlineData", "source", "image_url"),
         *("result", "call_id", "status", "refusal", "audio", "additional_kwargs", "invalid_tool_calls", "thought"),
         *("name", "args", "input", "arguments", "response", "error", "executableCode", "id", "is_error", "usage", "x"),
@@ -424,6 +463,9 @@ _TYPES: Final = st.sampled_from(
             "tool_result",
             "function",
             "custom",
+            "tool-call",
+            "tool-result",
+            "error-text",
         ),
         *("message", "function_call", "function_call_output", "mcp_call", "reasoning", "ai", "human", "tool", "new"),
     ]

@@ -92,6 +92,7 @@ FORMS: Final[dict[str, dict[str, Any]]] = {
     "custom": {"id": "c", "type": "custom", "custom": {"name": "search_memory", "input": "{1"}},
     "of LangChain": {"type": "tool_call", "id": "c", "name": "search_memory", "args": "{1"},
     "the only one": {"tool_calls": [{"id": "c", "function": {"name": "search_memory", "arguments": "{1"}}]},
+    "of Vercel": {"type": "tool-call", "toolCallId": "c", "toolName": "search_memory", "args": "{1"},
     "as a result names it": {"tool_use_id": "c", "name": "search_memory", "args": "{1"},
 }
 
