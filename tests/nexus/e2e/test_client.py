@@ -30,7 +30,9 @@ async def turn(client: ContextClient, owner: str, text: str, answer: Any, **meta
     """The context of a run whose answer is recorded."""
     run = new_run(owner, text, **metadata)
     content = await client.build(run, timeout=PATIENCE_S)
-    assert (content["degraded"], content["context"]["notes"]) == ([], [])
+    assert content["degraded"] == []
+    # A message that a busy service has not confirmed in time is sent again, and may be on its way twice.
+    assert {*content["context"]["notes"]} <= {"history: what was heard last is not written yet"}
     await client.record_answer(run, answer, timeout=PATIENCE_S)
     return content
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.nexus.e2e.harness import Environment, serving, starting
+from tests.nexus.e2e.harness import PATIENCE_S, Environment, serving, starting
 from tests.nexus.support.desk import Desk, run_program
 
 
@@ -41,7 +41,8 @@ async def test_the_commands(environment: Environment) -> None:
     words = ["--owner", "ada", "--input", "Go.", "--layout", "agent", "--format", "gemini", "--json"]
     metadata = json.dumps({"agent": agent, "layout": "dialogue"})
     async with serving(environment):
-        content = json.loads(await Desk("request", environment).said(*words, "--metadata", metadata))
+        words += ["--metadata", metadata, "--timeout", str(PATIENCE_S)]
+        content = json.loads(await Desk("request", environment).said(*words))
         await Desk("doctor", environment).said()
     ((*said, meta),) = [[part["text"] for part in message["parts"]] for message in content["messages"]]
     assert said == ["Find the last frost.", "## Agent Role Definition\n\nYou look things up.", "Go."]
