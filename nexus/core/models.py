@@ -296,7 +296,6 @@ class Why(StrEnum):
     NO_ROOM = "there was no room for it in the context window"
     TOO_LONG = "is longer than a provider or a setting allows"
     TOO_MANY = "there are more than a provider or a setting allows"
-    NOT_ALLOWED = "a provider refuses it"
 
 
 class LeftOut(NamedTuple):
