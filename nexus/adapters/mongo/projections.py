@@ -20,7 +20,10 @@ Expression = Any
 
 HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
 # Where rows of other writers say which call they answer, and where they hold what they say (`models.gathered`).
-_ABOUT: Final = ("type", "tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status")
+_ABOUT: Final = (
+    *("type", "tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status"),
+    "execution_success",
+)
 _SAID: Final = (
     *("tool_calls", "invalid_tool_calls", "function_call", "additional_kwargs", "parts", "text", "data", "audio"),
     *("output", "arguments", "input", "refusal"),
@@ -76,8 +79,9 @@ def _bounded_metadata() -> Expression:
     is_large = {"$and": [_is_type("$metadata", "object"), {"$gt": [{"$bsonSize": "$metadata"}, _LARGEST]}]}
     kept = {name: _at_most(f"$metadata.{name}", _LARGEST if name == "left_out" else _LARGEST_CALL) for name in _KEPT}
     shortened = {
-        "id": "$$call.id",
-        "name": {"$ifNull": ["$$call.function.name", "$$call.name"]},
+        # What results name, as `read_tool_calls` has it.
+        "id": {"$ifNull": ["$$call.call_id", "$$call.id"]},
+        "name": {"$ifNull": ["$$call.function.name", {"$ifNull": ["$$call.custom.name", "$$call.name"]}]},
         "arguments": {"$concat": _filled(ARGUMENTS_LEFT_OUT, _size("$$call"))},
     }
     call = _if({"$gt": [_size("$$call"), _LARGEST_CALL]}, shortened, "$$call")

@@ -27,6 +27,7 @@ from nexus.core.ports.store import (
     VALUE_LEFT_OUT,
 )
 from nexus.core.working_memory import WHOLE
+from nexus.services.history.forms import native, success_of
 from nexus.services.history.transcript import transcript_of_rows
 from nexus.services.memory.search import texts_of
 from tests.nexus.support.drivers import DRIVERS
@@ -340,7 +341,9 @@ _LISTS: Any = [[]] * 20_000
 _LONG_CALLS: list[Any] = [
     {"id": "a", "name": "flat", "arguments": {"x": _LISTS}},
     {"id": "b", "function": {"name": "nested", "arguments": "x" * 5_000}},
-    {"id": "c", "function": {"name": "small", "arguments": '{"x":1}'}},
+    {"call_id": "c", "id": "fc", "name": "of Responses", "arguments": "x" * 5_000},
+    {"id": "d", "type": "custom", "custom": {"name": "text", "input": "x" * 5_000}},
+    {"id": "e", "function": {"name": "small", "arguments": '{"x":1}'}},
     5,
 ]
 _MANY_CALLS: list[Any] = [{"id": f"c{number}", "name": "x" * 500, "arguments": {}} for number in range(150)]
@@ -376,9 +379,13 @@ BOUNDED: dict[str, tuple[Row, Row]] = {
         {
             "metadata": {
                 "tool_calls": [
-                    {"id": "a", "name": "flat", "arguments": ARGUMENTS_LEFT_OUT.format(_bson_size(_LONG_CALLS[0]))},
-                    {"id": "b", "name": "nested", "arguments": ARGUMENTS_LEFT_OUT.format(_bson_size(_LONG_CALLS[1]))},
-                    *_LONG_CALLS[2:],
+                    *(
+                        {"id": call_id, "name": name, "arguments": ARGUMENTS_LEFT_OUT.format(_bson_size(call))}
+                        for call_id, name, call in zip(
+                            "abcd", ("flat", "nested", "of Responses", "text"), _LONG_CALLS, strict=False
+                        )
+                    ),
+                    *_LONG_CALLS[4:],
                 ],
                 "source": "llm_result",
             }
@@ -389,8 +396,8 @@ BOUNDED: dict[str, tuple[Row, Row]] = {
         {"metadata": {"tool_calls": _MANY_CALLS[:MOST_CALLS], CALLS_LEFT_OUT: len(_MANY_CALLS) - MOST_CALLS}},
     ),
     "few calls beside what was sent": (
-        {"metadata": {"tool_calls": _LONG_CALLS[2:], "raw": "x" * 70_000, "call_id": "c", "revision": 3}},
-        {"metadata": {"tool_calls": _LONG_CALLS[2:], "call_id": "c", "revision": 3}},
+        {"metadata": {"tool_calls": _LONG_CALLS[4:], "raw": "x" * 70_000, "call_id": "c", "revision": 3}},
+        {"metadata": {"tool_calls": _LONG_CALLS[4:], "call_id": "c", "revision": 3}},
     ),
     "a word for calls": (
         {"metadata": {"tool_calls": "x", "other": _LISTS, "call_id": "c"}},
@@ -455,6 +462,18 @@ async def test_large_rows_of_other_writers(
     said = {item.source: item for item in transcript_of_rows(found)[0]}
     assert [call.id for call in said["m4"].calls] == ["c0", "c1"]
     assert all(("call", name, Why.UNREADABLE) in said[name].left_out for name in ("m0", "m1", "m3"))
+
+
+async def test_the_end_of_a_call_beside_its_result(
+    mongo_uri: str, mongo_janitor: MongoClient[dict[str, Any]], prepared_database: str
+) -> None:
+    """As other writers have it."""
+    ends: list[Row] = [{"execution_success": False}, {"is_error": True}, {"status": "error"}]
+    rows = [row(number, role="tool", content="no", call_id="c", metadata={}, **end) for number, end in enumerate(ends)]
+    mongo_janitor[prepared_database]["messages"].insert_many(rows)
+    async with open_mongo(mongo_uri, prepared_database, timeout_ms=10_000) as store:
+        found = await store.session_messages("o", "s", limit=9)
+    assert [success_of(part["metadata"]) for each in found for part in native(each)] == [False] * 3
 
 
 async def test_a_search_finds_what_reads_leave_out(place: Place) -> None:

@@ -366,8 +366,12 @@ def _excerpt(row: Row, chars: int | None) -> Row:
 def _call(call: Any) -> Any:
     if _size(call) <= _LARGEST_CALL:
         return call
-    name = call.get("function", call)["name"]
-    return {"id": call["id"], "name": name, "arguments": ARGUMENTS_LEFT_OUT.format(_size(call))}
+    name = call.get("function", call.get("custom", call))["name"]
+    return {
+        "id": call.get("call_id", call.get("id")),
+        "name": name,
+        "arguments": ARGUMENTS_LEFT_OUT.format(_size(call)),
+    }
 
 
 def _size(value: Any) -> int:
