@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from nexus.core.models import parse_moment
 from nexus.core.ports import Row
-from nexus.services.history.tool_calls import as_id
+from nexus.services.history.tool_calls import given_arguments, read_tool_calls
 from nexus.services.text.content import compact_json
 from nexus.services.text.sentences import beginning, weight
 
@@ -166,10 +166,9 @@ def _at(row: Row) -> str:
 
 
 def _call(call: Mapping[str, Any], place: str) -> _Section:
-    function = call.get("function")
-    source = function if isinstance(function, Mapping) else call
-    given = source.get("arguments")
-    facts = {"id": _name(as_id(call.get("id"))), "tool": _name(source.get("name"))}
+    (read,) = read_tool_calls([call])
+    given = given_arguments(call)
+    facts = {"id": _name(read.id), "tool": _name(read.name)}
     return _Section(place, "", facts, given if isinstance(given, str) else compact_json(given))
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,6 +82,21 @@ class TestRoundTrip:
 
 class TestForm:
     """How little stands around what was said."""
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            {"type": "tool_use", "id": "c1", "name": "search", "input": {"q": 1}},
+            {"type": "tool_call", "id": "c1", "name": "search", "args": {"q": 1}},
+            {"type": "function_call", "call_id": "c1", "id": "fc", "name": "search", "arguments": '{"q":1}'},
+            {"id": "c1", "type": "custom", "custom": {"name": "search", "input": '{"q":1}'}},
+        ],
+    )
+    def test_a_call_in_any_form(self, call: dict[str, Any]) -> None:
+        """Under the id that its result names, with its arguments word for word."""
+        (part,) = contents([message(1, "", role="AI", metadata={"tool_calls": [call]})])
+        assert '"id":"c1","tool":"search"' in part.replace(": ", ":").replace(", ", ",")
+        assert [item.calls for item in read_archive([part])] == [['{"q":1}']]
 
     def test_messages(self) -> None:
         """One line before each text, in which nothing is told twice; fences only where a text needs them."""
