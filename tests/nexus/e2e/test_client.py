@@ -43,6 +43,7 @@ def memory_in(content: dict[str, Any]) -> str:
 
 
 @pytest.mark.heavy
+@pytest.mark.once
 @pytest.mark.parametrize("layout", ["dialogue", "agent"])
 @pytest.mark.usefixtures("mode")
 async def test_what_was_said_is_in_the_next_context(environment: Environment, layout: str) -> None:

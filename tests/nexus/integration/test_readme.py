@@ -121,6 +121,8 @@ async def test_the_loop_without_a_library(mode: str, mongo_uri: str, database_na
     assert without_times(json.loads(last)["content"]["messages"][2]["content"]) == MEMORY
 
 
+@pytest.mark.once
+@pytest.mark.heavy
 @pytest.mark.parametrize("sdk", ["openai", "anthropic", "google"])
 async def test_the_loop_with_an_sdk(sdk: str, mode: str, mongo_uri: str, database_name: str, tmp_path: Path) -> None:
     """The SDK takes the context as it is, its answers are understood whole, and the next run remembers."""
@@ -147,6 +149,8 @@ async def test_the_loop_with_an_sdk(sdk: str, mode: str, mongo_uri: str, databas
     assert endpoints.asked == 3
 
 
+@pytest.mark.once
+@pytest.mark.heavy
 async def test_a_history_of_langchain(
     mongo_uri: str, database_name: str, mongo_janitor: MongoClient[dict[str, Any]], tmp_path: Path
 ) -> None:
