@@ -357,7 +357,8 @@ def _is_result(role: Role, content: Any) -> bool:
     parts: Sequence[Any] = [content]
     if isinstance(content, Mapping):
         # A message of Anthropic or Gemini.
-        parts = next((content[name] for name in ("content", "parts") if _is_list(content, name)), parts)
+        lists = (content.get(name) for name in ("content", "parts"))
+        parts = next((each for each in lists if isinstance(each, list | tuple)), parts)
     elif isinstance(content, list | tuple):
         parts = content
     return not any(_kind_of(part) == "result" for part in parts)
@@ -407,7 +408,7 @@ def _result(content: Any, known: Mapping[str, Any]) -> _Result:
         is_envelope = is_named and not content.keys().isdisjoint(_ANSWERS)
     if not is_envelope:
         return _Result(content, known)
-    about = {**content, **_given(known)}
+    about = {**content, **{name: value for name, value in known.items() if value not in (None, "")}}
     if not any(about.get(name) for name in _IDS) and content.get("id"):
         about["call_id"] = content["id"]
     answer = next((content[name] for name in ("result", *_ANSWERS) if content.get(name) is not None), None)
@@ -422,10 +423,6 @@ _ANSWERS: Final = ("content", "output", "text", "error", "data")
 _ABOUT_RESULT: Final = frozenset(
     {*_IDS, "id", "tool_name", "toolName", "name", "status", "execution_success", "is_error", "error"}
 )
-
-
-def _given(known: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in known.items() if value is not None and value != ""}
 
 
 def _content_of_result(content: Any) -> tuple[Any, list[list[str]]]:
@@ -466,9 +463,7 @@ def _pieces(value: Any, role: Role, depth: int = 0) -> Iterator[_Piece]:
 
 
 def _pieces_of_list(items: Sequence[Any], role: Role, depth: int) -> Iterator[_Piece]:
-    if not all(isinstance(item, str) or _kind_of(item) for item in items) and not any(
-        _kind_of(item) for item in items if isinstance(item, Mapping)
-    ):
+    if not any(map(_kind_of, items)) and not all(isinstance(item, str) for item in items):
         # No list of parts.
         yield _AsJson(as_text(items))
         return
@@ -518,9 +513,9 @@ def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iter
         yield _Omitted("thinking", Why.THINKING)
     pieces = [piece for name in ("content", "parts") for piece in _pieces(value.get(name), role, depth)]
     yield from pieces
-    texts = ("refusal",) if "content" in value else ("refusal", "text")
-    yield from (piece for name in texts for piece in _pieces(value.get(name), role, depth))
-    if _is_object(value, "audio"):
+    beside = [piece for name in ("refusal", "text") for piece in _pieces(value.get(name), role, depth)]
+    yield from (piece for piece in beside if piece not in pieces)
+    if isinstance(value.get("audio"), Mapping):
         yield from _audio(value["audio"])
     else:
         yield from _pieces(value.get("audio"), role, depth)
@@ -585,7 +580,7 @@ def _kind_by_type(kind: str, part: Mapping[str, Any]) -> str:
 def _kind_by_field(part: Mapping[str, Any]) -> str:
     if part.get("thought") is True and "text" in part:
         return "thinking"
-    gemini = next((kind for name, kind in _GEMINI.items() if _is_object(part, name)), "")
+    gemini = next((kind for name, kind in _GEMINI.items() if isinstance(part.get(name), Mapping)), "")
     # A whole message of OpenAI may have a `function_call` beside its content.
     if gemini and part.keys().isdisjoint({"content", "role"}):
         return gemini
@@ -615,18 +610,15 @@ def _part(part: Any, role: Role, depth: int) -> Iterator[_Piece]:
         case "message":
             yield from _pieces_of_message(part, role, depth + 1)
         case "code":
-            code = next(part[name] for name in _GEMINI if _is_object(part, name))
+            code = _object_in(part, *_GEMINI)
             yield as_text(_first(code, "code", "output") or dict(code))
         case _:
             yield _text_of(part, "text") or _Omitted(_named(part), Why.UNREADABLE)
 
 
-def _is_object(part: Mapping[str, Any], name: str) -> bool:
-    return isinstance(part.get(name), Mapping)
-
-
-def _is_list(given: Mapping[str, Any], name: str) -> bool:
-    return isinstance(given.get(name), list | tuple)
+def _object_in(part: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """The first object under one of these names; an empty one for none."""
+    return next((part[name] for name in names if isinstance(part.get(name), Mapping)), {})
 
 
 def _named(part: Mapping[str, Any]) -> str:
@@ -640,12 +632,12 @@ def _call_of_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
         # Vercel's AI SDK, under the names of the others: `args` until its version 4, then `input`.
         arguments = {name: part[name] for name in ("args", "input") if name in part}
         return {"id": part["toolCallId"], "name": part.get("toolName"), **arguments}
-    return next((part[name] for name in ("functionCall", "function_call") if _is_object(part, name)), part)
+    return _object_in(part, "functionCall", "function_call") or part
 
 
 def _result_of_part(part: Mapping[str, Any]) -> _Result:
-    response = next((part[name] for name in ("functionResponse", "function_response") if _is_object(part, name)), None)
-    if response is None:
+    response = _object_in(part, "functionResponse", "function_response")
+    if not response:
         content = next((part[name] for name in ("content", "output", "result") if name in part), None)
         return _Result(content, {**part, "call_id": _first(part, *_IDS, "id")})
     answer, failed = response.get("response"), False
@@ -669,10 +661,7 @@ def _media_of_part(part: Mapping[str, Any]) -> Iterator[_Piece]:
     if isinstance(resource := part.get("resource"), Mapping) and isinstance(resource.get("text"), str):
         yield resource["text"]
         return
-    nested: Mapping[str, Any] = next(
-        (part[name] for name in (*_GEMINI, str(part.get("type")), "source", "image", "file") if _is_object(part, name)),
-        {},
-    )
+    nested = _object_in(part, *_GEMINI, str(part.get("type")), "source", "image", "file")
     yield _media(kind, {**part, **nested})
 
 
