@@ -305,9 +305,11 @@ def human_row(message: Message, text: str, origin: RunOrigin) -> Row:
     """
     said, source = native(row_of(message)), {"source": "new_run"}
     if len(said) > 1:
-        return of_run(_row(message, "HUMAN", message.content, source), origin)
-    more = {} if message.content == text else {RAW: message.content, **_some(said[0]["metadata"], LEFT_OUT)}
-    return of_run(_row(message, "HUMAN", text, source | more), origin)
+        row = _row(message, "HUMAN", message.content, source)
+    else:
+        more = {} if message.content == text else {RAW: message.content, **_some(said[0]["metadata"], LEFT_OUT)}
+        row = _row(message, "HUMAN", text, source | more)
+    return of_run({**row, "session_id": origin.session_id}, origin)
 
 
 def further_row(message: Message, size: int = 0) -> Row | None:
@@ -321,12 +323,12 @@ def further_row(message: Message, size: int = 0) -> Row | None:
         return tool_row(message, size)
     marks = _marks(message, _FURTHER)
     if len(said) > 1:
-        return _row(message, "HUMAN", message.content, marks, session=_session(message))
+        return _row(message, "HUMAN", message.content, marks)
     text = said[0].get("content")
     if not (isinstance(text, str) and text.strip()):
         return None
     raw = {} if message.content == text else _raw(message, size)
-    return _row(message, "HUMAN", text, marks | _some(said[0]["metadata"], LEFT_OUT) | raw, session=_session(message))
+    return _row(message, "HUMAN", text, marks | _some(said[0]["metadata"], LEFT_OUT) | raw)
 
 
 def is_further(row: Any) -> bool:
@@ -354,7 +356,7 @@ def llm_row(message: Message, size: int = 0) -> Row | None:
     if len(said) > 1:
         has_calls = any(part["metadata"].get("tool_calls") for part in said)
         metadata = {**marks, "has_tool_calls": has_calls, **phase}
-        return _row(message, "AI", message.content, metadata, session=_session(message))
+        return _row(message, "AI", message.content, metadata)
     text, known = said[0].get("content"), said[0]["metadata"]
     calls = known.get("tool_calls") or _calls_as_given(message)
     if not calls and (text is None or text == ""):
@@ -364,7 +366,7 @@ def llm_row(message: Message, size: int = 0) -> Row | None:
         calls = _calls_without_structure(calls)
     given = {"tool_calls": calls, "has_tool_calls": bool(calls), **_some(known, LEFT_OUT)}
     metadata = marks | given | _counts(known.get(USAGE)) | phase | raw
-    return _row(message, "AI", "" if text is None else text, metadata, session=_session(message))
+    return _row(message, "AI", "" if text is None else text, metadata)
 
 
 def is_empty_answer(content: Any) -> bool:
@@ -396,7 +398,7 @@ def tool_row(message: Message, size: int = 0) -> Row:
     said = native({**row_of(message), "role": "TOOL"})
     marks = _marks(message, TOOL_RESULT)
     if len(said) > 1:
-        return _row(message, "TOOL", message.content, marks, session=_session(message))
+        return _row(message, "TOOL", message.content, marks)
     result, known = said[0].get("content"), said[0]["metadata"]
     status = known.get("status", _UNKNOWN)
     metadata = {
@@ -410,7 +412,7 @@ def tool_row(message: Message, size: int = 0) -> Row:
         metadata = {name: _without_structure(value, most=_ID_CHARS) for name, value in metadata.items()}
     raw = {} if _is_plain_result(message.content, said[0].get("content")) else _raw(message, size)
     metadata |= _some(known, LEFT_OUT) | marks | raw
-    return _row(message, "TOOL", result, metadata, session=_session(message))
+    return _row(message, "TOOL", result, metadata)
 
 
 def _raw(message: Message, size: int) -> dict[str, Any]:
@@ -543,16 +545,12 @@ def _marks(message: Message, source: str) -> dict[str, Any]:
     return {"source": source, **internal_marks(named_agent(message.metadata)), **version}
 
 
-def _session(message: Message) -> str | None:
-    return text_or_empty(message.metadata.get("session_id")) or None
-
-
-def _row(message: Message, role: str, content: Any, metadata: dict[str, Any], *, session: str | None = None) -> Row:
+def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) -> Row:
     return {
         "id": message.id,
         "run_id": message.run_id,
         "owner_key": message.owner_key,
-        "session_id": session,
+        "session_id": text_or_empty(message.metadata.get("session_id")) or None,
         "role": role,
         "content": storable(content),
         "timestamp": message.timestamp,
