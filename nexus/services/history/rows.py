@@ -26,6 +26,7 @@ from nexus.core.models import (
     named_agent,
     parse_moment,
     read_role,
+    to_milliseconds,
 )
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.ports.store import LEFT_OUT as LEFT_OUT_MARK
@@ -282,8 +283,7 @@ def _zone(minutes_west: int) -> timezone:
 
 def clamp_timestamp(moment: datetime, now: datetime) -> datetime:
     """The time of a row that is recorded `now`: not a later one, and to the millisecond, as the store keeps it."""
-    moment = min(moment, now)
-    return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
+    return to_milliseconds(min(moment, now))
 
 
 def row_of(message: Message) -> Row:

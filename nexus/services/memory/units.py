@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
-from nexus.core.models import LONG_AGO, SECOND, is_internal, is_object_id, parse_moment
+from nexus.core.models import LONG_AGO, is_internal, is_object_id, parse_moment, seconds_of
 from nexus.core.ports import Row
 from nexus.services.history.forms import native_rows
 from nexus.services.history.merge import Place, PlacedRow, places_in_run, stored_order
@@ -285,7 +285,7 @@ def stored_at(row: Row) -> datetime | None:
     """The second in which the row was stored; None where its `_id` does not say."""
     row_id = row.get("_id")
     if isinstance(row_id, str) and is_object_id(row_id):
-        return datetime.fromtimestamp(int(row_id[SECOND], 16), UTC)
+        return datetime.fromtimestamp(seconds_of(row_id), UTC)
     return None
 
 
