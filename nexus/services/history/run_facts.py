@@ -19,7 +19,7 @@ from nexus.services.history.forms import native_rows, success_of
 from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
 from nexus.services.history.rows import PHASE, THINKING, USAGE, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
-from nexus.services.history.transcript import SPEAKERS, Speaker, named_tool
+from nexus.services.history.transcript import Speaker, named_tool, speaker_of
 from nexus.services.text.content import as_text
 from nexus.services.text.model_reply import Entry
 
@@ -147,7 +147,7 @@ def _read_row(row: Any, index: int, rank: int) -> _Row | None:
     if not isinstance(row, Mapping) or is_internal(row.get("metadata")):
         return None
     content, metadata = row.get("content"), row.get("metadata")
-    speaker = SPEAKERS.get(text_or_empty(row.get("role")))
+    speaker = speaker_of(row)
     if speaker is None:
         return None
     known = metadata if isinstance(metadata, Mapping) else {}

@@ -40,7 +40,7 @@ from nexus.services.text.neighbours import Neighbours
 Speaker = Literal["user", "assistant", "tool"]
 
 # By the role of a row.
-SPEAKERS: Final[Mapping[str, Speaker]] = {"HUMAN": "user", "AI": "assistant", "TOOL": "tool"}
+_SPEAKERS: Final[Mapping[str, Speaker]] = {"HUMAN": "user", "AI": "assistant", "TOOL": "tool"}
 # Recorded for a tool that did not give its name.
 _UNNAMED: Final = "unknown"
 
@@ -136,10 +136,9 @@ def _read_row(row: Any, agent: Agent) -> tuple[TranscriptMessage | None, bool]:
     """What a row in the form inside says, and whether it cannot be read."""
     if not isinstance(row, Mapping):
         return None, True
-    role = text_or_empty(row.get("role"))
-    speaker, metadata = SPEAKERS.get(role), row.get("metadata")
+    speaker, metadata = speaker_of(row), row.get("metadata")
     if speaker is None or not agent.sees(metadata):
-        return None, speaker is None and read_role(role) is None
+        return None, speaker is None and read_role(row.get("role")) is None
     known = metadata if isinstance(metadata, Mapping) else {}
     is_result, content = speaker == "tool", row.get("content")
     text, escaped = escape_counted(as_text(content))
@@ -161,6 +160,11 @@ def _read_row(row: Any, agent: Agent) -> tuple[TranscriptMessage | None, bool]:
     )
     # Older rows say None where a model only made calls, and a result may be nothing.
     return item, row.get(REPAIRED) is True or (content is None and not is_result and not item.calls)
+
+
+def speaker_of(row: Mapping[str, Any]) -> Speaker | None:
+    """The speaker of a row in the form inside; None for one that no context shows."""
+    return _SPEAKERS.get(text_or_empty(row.get("role")))
 
 
 def named_tool(answers: Mapping[str, Any]) -> str:

@@ -34,11 +34,12 @@ from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, 
 from nexus.services.due_work import NOTHING_DUE
 from nexus.services.history.rows import storable
 from nexus.services.history.tool_calls import read_tool_calls
+from nexus.services.history.transcript import speaker_of
 from nexus.services.memory.archive import archive
 from nexus.services.memory.documents import LOOKED_BACK, disowned_archives, document_of, read_all
 from nexus.services.memory.plan import MOST_ROWS, TailRows, look_at_runs, read_tail, select
 from nexus.services.memory.rule_summary import by_run, summarise
-from nexus.services.memory.units import KnownRuns, speaker_of
+from nexus.services.memory.units import KnownRuns
 from nexus.services.text.content import as_text
 from nexus.services.text.sentences import weight
 from nexus.services.text.tokens import Measure

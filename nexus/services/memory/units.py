@@ -28,7 +28,7 @@ from nexus.services.history.merge import Place, PlacedRow, places_in_run, stored
 from nexus.services.history.rows import text_or_empty
 from nexus.services.history.run_facts import read_facts
 from nexus.services.history.tool_calls import as_id, read_tool_calls
-from nexus.services.history.transcript import SPEAKERS, Speaker, TranscriptMessage, admit, named_tool
+from nexus.services.history.transcript import TranscriptMessage, admit, named_tool, speaker_of
 
 # No call is awaited longer, nor does a run stay open longer by its silence (`memory.turn_idle_s`).
 LONGEST_CALL: Final = timedelta(hours=24)
@@ -274,11 +274,6 @@ def silent_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> list[
         if now - LONGEST_CALL <= (newest := _newest(members)) < now - idle and not read_facts(members).finished
     }
     return sorted(silent, key=silent.__getitem__, reverse=True)
-
-
-def speaker_of(row: Mapping[str, Any]) -> Speaker | None:
-    """The speaker of a row in the form inside; None for one that no context shows."""
-    return SPEAKERS.get(text_or_empty(row.get("role")))
 
 
 def stored_at(row: Row) -> datetime | None:
