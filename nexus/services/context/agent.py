@@ -28,6 +28,7 @@ from nexus.services.context.blocks import (
     assemble,
     gone_from,
     source_of,
+    text_of,
 )
 from nexus.services.context.bounds import Bounds, largest
 from nexus.services.context.budget import NO_ROOM, Budget, Room, WindowSettings
@@ -237,13 +238,13 @@ def bounded_agent(agent: Agent, bounds: Bounds | None) -> Agent:
     if agent.kind == "sub":
 
         def shown(text: str) -> str:
-            return _text_of(instructions(replace(agent, task_prompt=text)))
+            return text_of(instructions(replace(agent, task_prompt=text)))
 
         return replace(agent, task_prompt=bounds.cut("TASK_PROMPT", agent.task_prompt, shown))
     if not canonical(agent.system_prompt).strip():
         return agent
     system = bounds.cut(
-        "SYSTEM_PROMPT", agent.system_prompt, lambda text: _text_of(instructions(replace(agent, system_prompt=text)))
+        "SYSTEM_PROMPT", agent.system_prompt, lambda text: text_of(instructions(replace(agent, system_prompt=text)))
     )
     return replace(agent, system_prompt=system)
 
@@ -251,8 +252,8 @@ def bounded_agent(agent: Agent, bounds: Bounds | None) -> Agent:
 def _bounded(given: AgentInput, bounds: Bounds) -> AgentInput:
     """What is given, with no more of the texts that always stay than their shares allow."""
     agent = bounded_agent(given.agent, bounds)
-    role = bounds.cut("AGENT_ROLE", given.role, lambda text: _text_of(pinned_blocks(text, SessionState())))
-    remembered = bounded_goal(given.remembered, bounds, lambda goal: _text_of(task_block(goal)))
+    role = bounds.cut("AGENT_ROLE", given.role, lambda text: text_of(pinned_blocks(text, SessionState())))
+    remembered = bounded_goal(given.remembered, bounds, lambda goal: text_of(task_block(goal)))
     snapshot = bounded_memory(given.snapshot, bounds) if given.snapshot else None
     todos = SessionState(todos=given.state.todos)
     pairs = (
@@ -269,7 +270,7 @@ def _bounded(given: AgentInput, bounds: Bounds) -> AgentInput:
         remembered=remembered,
         snapshot=snapshot,
         most_todos=bounds.most(
-            "TODO_LIST", len(todos.todos or ()), lambda kept: _text_of(pinned_blocks("", todos, todos=kept))
+            "TODO_LIST", len(todos.todos or ()), lambda kept: text_of(pinned_blocks("", todos, todos=kept))
         ),
         cut=frozenset(tag for tag, shown, whole in pairs if shown != whole),
     )
@@ -277,10 +278,6 @@ def _bounded(given: AgentInput, bounds: Bounds) -> AgentInput:
 
 def _overview(snapshot: Snapshot | None) -> str:
     return snapshot.overview.content if snapshot and snapshot.overview else ""
-
-
-def _text_of(blocks: Sequence[Block]) -> str:
-    return "".join(block.text for block in blocks)
 
 
 def fit_agent(given: AgentInput, budget: Budget, window: WindowSettings) -> Assembled:

@@ -265,6 +265,11 @@ def listed(left_out: Sequence[LeftOut]) -> list[dict[str, str]]:
     return entries
 
 
+def text_of(blocks: Sequence[Block]) -> str:
+    """The texts of these blocks, one behind the other."""
+    return "".join(block.text for block in blocks)
+
+
 def source_of(input_id: str) -> tuple[str, ...]:
     """The sources of a block that shows the current input; `input_id` may be `""`."""
     return (input_id,) if input_id else ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nexus.core.turns import ThinkingRound
-from nexus.services.context.blocks import Assembled, Block, Dropped, Joined, Section, assemble, source_of
+from nexus.services.context.blocks import Assembled, Block, Dropped, Joined, Section, assemble, source_of, text_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
 from nexus.services.context.memory_blocks import (
@@ -78,15 +78,15 @@ def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
 
 def _bounded(given: ThinkingInput, bounds: Bounds) -> ThinkingInput:
     """What is given, with no more of goal, workspace and rounds than their shares allow: the oldest rounds go."""
-    remembered = bounded_goal(given.remembered, bounds, lambda goal: _text_of(_task_part(goal)))
-    workspace = bounds.cut("WORKSPACE_CONTEXT", given.workspace, lambda text: _text_of(_workspace_part(text)))
+    remembered = bounded_goal(given.remembered, bounds, lambda goal: text_of(_task_part(goal)))
+    workspace = bounds.cut("WORKSPACE_CONTEXT", given.workspace, lambda text: text_of(_workspace_part(text)))
     every, tag = len(given.rounds), "THINKING_ROUNDS"
-    kept = bounds.most(tag, every, lambda count: _text_of(_rounds_part(given.rounds[every - count :])))
+    kept = bounds.most(tag, every, lambda count: text_of(_rounds_part(given.rounds[every - count :])))
     rounds = [*given.rounds[every - max(kept, 1) :]]
     if rounds and not kept:
         last = rounds[0]
         content = bounds.cut(
-            tag, last.content, lambda text: _text_of(_rounds_part([last.model_copy(update={"content": text})]))
+            tag, last.content, lambda text: text_of(_rounds_part([last.model_copy(update={"content": text})]))
         )
         rounds = [last.model_copy(update={"content": content})]
     pairs = (
@@ -102,10 +102,6 @@ def _bounded(given: ThinkingInput, bounds: Bounds) -> ThinkingInput:
         rounds_dropped=given.rounds_dropped + every - len(rounds),
         cut=frozenset(tag for tag, shown, whole in pairs if shown != whole),
     )
-
-
-def _text_of(parts: Sequence[Block]) -> str:
-    return "".join(part.text for part in parts)
 
 
 def assemble_thinking(given: ThinkingInput, measure: Measure | None = None, whole: Dropped = None) -> Assembled:
