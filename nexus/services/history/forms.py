@@ -87,7 +87,7 @@ _BODY: Final = frozenset(
 )
 _WORDS_OF_THOUGHT: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 # Where whole responses have their messages, of which a caller uses the first.
-_RESPONSES: Final = ("choices", "candidates")
+RESPONSES: Final = ("choices", "candidates")
 # Metadata under other names than those of Nexus.
 _ALIASES: Final = frozenset(
     {
@@ -480,13 +480,13 @@ def _pieces_of_object(value: Mapping[str, Any], role: Role, depth: int) -> Itera
         yield from _pieces_of_message(value, role, depth + 1)
     elif value:
         yield _AsJson(compact_json(value))
-    if further := [name for name in _RESPONSES if isinstance(value.get(name), list | tuple) and len(value[name]) > 1]:
+    if further := [name for name in RESPONSES if isinstance(value.get(name), list | tuple) and len(value[name]) > 1]:
         yield _Omitted(f"{len(value[further[0]]) - 1} further {further[0]}", Why.TOO_MANY)
 
 
 def _wrapped(value: Mapping[str, Any]) -> Any:
     """What a whole response, or a message of LangChain, is about; None for anything else."""
-    for name in _RESPONSES:
+    for name in RESPONSES:
         # Chat completions of OpenAI, and Gemini.
         if isinstance(responses := value.get(name), list | tuple):
             return _first_response(responses)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from nexus.core.models import LeftOut, Message, Role, Row, Why, new_row_id, parse_moment, role_of
 from nexus.core.wire import MAX_DEPTH, compact, is_deeper
-from nexus.services.history.forms import left_out_of, native
+from nexus.services.history.forms import RESPONSES, left_out_of, native
 from nexus.services.history.rows import recorded_row, row_of, storable
 from nexus.services.history.tool_calls import given_arguments, read_tool_calls
 from nexus.services.text.content import as_text
@@ -27,7 +27,6 @@ from nexus.services.text.content import as_text
 # Where a request or a response of each provider has its messages, who says what is no list there, and its instructions.
 _LISTS: Final = {"messages": "user", "contents": "user", "input": "user", "output": "assistant"}
 _INSTRUCTIONS: Final = ("system", "system_instruction", "systemInstruction", "instructions")
-_RESPONSES: Final = ("choices", "candidates")
 # Items of OpenAI's Responses API that have no role, beside those that `Role` knows.
 _ITEMS: Final = ("_call", "_call_output")
 _TIMES: Final = ("timestamp", "created_at", "created", "createTime", "date")
@@ -96,7 +95,7 @@ def _messages_of(value: Any) -> list[Any]:
     if isinstance(value.get("type"), str) and value["type"].endswith(_ITEMS):
         return [{"role": "assistant", "content": [value]}]
     system = [{"role": "system", "content": value[name]} for name in _INSTRUCTIONS if value.get(name)]
-    if _has_list(value, _RESPONSES):
+    if _has_list(value, RESPONSES):
         return [*system, {"role": "assistant", "content": value}]
     found = [message for name, speaker in _LISTS.items() for message in _of_speaker(value.get(name), speaker)]
     # Gemini's contents are the user's where they do not say.
