@@ -176,13 +176,10 @@ class SummaryRefiner:
         except (UnusableReplyError, TooManyCallsError) as error:
             is_last = calls.is_reached or isinstance(error, TooManyCallsError)
             changes = after_unusable_reply(document, self.settings.again_s, str(error), is_last=is_last)
-            told = {"run_id": document.get("run_id"), "reason": str(error), "calls": calls.taken}
-            if "given_up" in changes:
-                self._metrics.count(Event.REFINING_GIVEN_UP)
-                _log.warning("refining_given_up", **told)
-            else:
-                self._metrics.count(Event.REFINING_REFUSED)
-                _log.warning("refining_refused", **told)
+            given_up = "given_up" in changes
+            self._metrics.count(Event.REFINING_GIVEN_UP if given_up else Event.REFINING_REFUSED)
+            event = "refining_given_up" if given_up else "refining_refused"
+            _log.warning(event, run_id=document.get("run_id"), reason=str(error), calls=calls.taken)
             return {**changes, "calls": calls.taken}
         if summary is None:
             return NOTHING_DUE

@@ -200,13 +200,10 @@ class TurnWorker:
         except (UnusableReplyError, TooManyCallsError) as error:
             is_last = calls.is_reached or isinstance(error, TooManyCallsError)
             changes = after_unusable_reply(turn, self.settings.again_s, str(error), is_last=is_last)
-            told = {"run_id": turn["run_id"], "reason": str(error), "calls": calls.taken}
-            if "given_up" in changes:
-                self._metrics.count(Event.SUMMARY_GIVEN_UP)
-                _log.warning("summary_given_up", **told)
-            else:
-                self._metrics.count(Event.SUMMARY_REFUSED)
-                _log.warning("summary_refused", **told)
+            given_up = "given_up" in changes
+            self._metrics.count(Event.SUMMARY_GIVEN_UP if given_up else Event.SUMMARY_REFUSED)
+            event = "summary_given_up" if given_up else "summary_refused"
+            _log.warning(event, run_id=turn["run_id"], reason=str(error), calls=calls.taken)
             await claimed.finish({**changes, "calls": calls.taken})
         else:
             changes = {**changes_by_summary(made.summaries, made.insights), "calls": calls.taken}
