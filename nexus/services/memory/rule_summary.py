@@ -56,8 +56,8 @@ from nexus.services.text.sentences import (
     slices,
     weight,
 )
-from nexus.services.text.summary_checks import language_of_user
-from nexus.services.text.words import CHINESE, ENGLISH, Words, words_in
+from nexus.services.text.summary_checks import words_for
+from nexus.services.text.words import CHINESE, ENGLISH, Words
 
 TokenCount = Callable[[str], int]
 
@@ -79,8 +79,6 @@ _LINE: Final = re.compile(
     r"(- (?:\d{4}-\d\d-\d\d \d\d:\d\dZ|at an unknown time) \((\d[\d,]{0,15}) messages?(?:, in part)?\): )(\S.*)"
 )
 
-# The characters of a question and of an answer that say in which language they are.
-_EXAMINED: Final = 2_000
 # Weights (see `sentences`) of a line and of its parts; the rest is for outcomes of tools.
 _LINE_ROOM: Final = 1_200
 _ASKED_ROOM: Final = 320
@@ -263,8 +261,7 @@ def _number(text: str) -> int:
 
 def _line_of(run: Sequence[Row], elsewhere: Collection[str]) -> _Line | None:
     facts = read_facts(run)
-    asked = _said_by(facts, "user")[:_EXAMINED]
-    words = words_in(language_of_user(asked, (facts.answer or _said_by(facts, "assistant"))[:_EXAMINED]))
+    words = words_for(_said_by(facts, "user"), facts.answer or _said_by(facts, "assistant"))
     text = _text_of(facts, words)
     if not text:
         return None

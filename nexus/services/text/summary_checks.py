@@ -21,6 +21,7 @@ from typing import Final
 
 from nexus.services.text.digest import has_figure
 from nexus.services.text.sentences import weight
+from nexus.services.text.words import CHINESE, ENGLISH, Words
 
 # The results of `language_of`. A script that several languages share is its own result, and has no name here.
 NAMES: Final[Mapping[str, str]] = {
@@ -77,6 +78,8 @@ _LANGUAGES: Final[Mapping[str, str | None]] = {"CJK": "zh", "HANGUL": "ko", "JAP
 _PART_OF: Final[Mapping[str, str]] = {"JAPANESE": "CJK", **dict.fromkeys([*NAMES, _OTHER], LATIN)}
 # The characters of a text that are examined for its language, and for numbers in words.
 _EXAMINED: Final = 20_000
+# Of a question and of an answer, for the language of a summary by rules.
+_EXAMINED_BY_RULES: Final = 2_000
 _EXAMINED_FOR_WORDS: Final = 200_000
 # The letters of a dense script, or words of another, that a text needs for its language; and for its script, as a line.
 _ENOUGH: Final = 8
@@ -342,6 +345,12 @@ def language_of_user(asked: str, answered: str, goal: str = "") -> str | None:
             return language
     around = {letters_of(answered), letters_of(goal)} - {None}
     return letters if letters and not any(other and differ(letters, other) for other in around) else None
+
+
+def words_for(asked: str, answered: str = "") -> Words:
+    """The words of a summary by rules, in the language of question and answer, as far as their beginnings tell."""
+    language = language_of_user(asked[:_EXAMINED_BY_RULES], answered[:_EXAMINED_BY_RULES])
+    return CHINESE if language == "zh" else ENGLISH
 
 
 def refusal_in(text: str, turn_text: str) -> str | None:

@@ -69,8 +69,3 @@ CHINESE: Final = Words(
     of_them_failed="{:,} 次失败",
     of_them_lost="{:,} 次没有结果",
 )
-
-
-def words_in(language: str | None) -> Words:
-    """The words for a result of `language_of_user`."""
-    return CHINESE if language == "zh" else ENGLISH

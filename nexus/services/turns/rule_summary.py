@@ -35,11 +35,9 @@ from nexus.services.text.digest import (
     tools_used,
 )
 from nexus.services.text.sentences import clip, first_whole, is_blank, sentences, weight
-from nexus.services.text.summary_checks import language_of_user
-from nexus.services.text.words import Words, words_in
+from nexus.services.text.summary_checks import words_for
+from nexus.services.text.words import Words
 
-# The characters of a question and of an answer that say in which language they are.
-_EXAMINED: Final = 2_000
 # The text around the parts of a brief summary.
 _BRIEF_MARKS: Final = len("Asked: . . Answered: .")
 
@@ -64,20 +62,16 @@ def summarise_by_rules(facts: TurnFacts) -> Summaries:
     """The three depths. They keep names, numbers, parameters and outcomes, and are never empty."""
     # Results are read once, and described several times.
     facts = replace(facts, outcomes=tuple(map(read_result, facts.outcomes)))
-    words = _words_for(_asked(facts), facts.answer)
+    words = words_for(_asked(facts), facts.answer)
     detailed = _detailed(facts, words)
     brief = _brief(facts, _brief_room(detailed), words)
     return Summaries(brief=brief, detailed=detailed, structured=_structured(facts, words), source="fallback")
 
 
-def _words_for(asked: str, answered: str = "") -> Words:
-    return words_in(language_of_user(asked[:_EXAMINED], answered[:_EXAMINED]))
-
-
 def summarise_input(text: str) -> Summaries:
     """As `summarise_by_rules` for a turn of which only this input is known."""
     asked = "" if is_blank(text) else text
-    words = _words_for(asked)
+    words = words_for(asked)
     detailed = f"{_question(asked, words)} {words.no_answer}"
     question = _headline(asked)
     return Summaries(
