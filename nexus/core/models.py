@@ -88,16 +88,16 @@ _ROLES: Final[Mapping[str, Role]] = {
     **dict.fromkeys(("function_call_output", "custom_tool_call_output"), Role.TOOL),
 }
 # Where messages of other systems hold what they say, beside or in place of `content`; and which call a result answers.
-_SAID: Final = frozenset(
+SAID_BESIDE: Final = frozenset(
     {
         *("tool_calls", "invalid_tool_calls", "function_call", "refusal", "parts", "text", "data", "audio", "output"),
         *("additional_kwargs", "reasoning_content", "arguments", "input", "summary", "encrypted_content"),
     }
 )
-_ABOUT: Final = frozenset(
+ABOUT_RESULT: Final = frozenset(
     {"tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status", "execution_success"}
 )
-BESIDE_CONTENT: Final = _SAID | _ABOUT
+BESIDE_CONTENT: Final = SAID_BESIDE | ABOUT_RESULT
 _ENVELOPE: Final = frozenset({"id", "run_id", "owner_key", "role", "content", "timestamp", "metadata"})
 
 
@@ -123,11 +123,15 @@ def gathered(message: Mapping[str, Any]) -> tuple[Any, Any]:
     if message.keys().isdisjoint(BESIDE_CONTENT):
         return content, metadata
     is_item = "role" not in message and read_role(message.get("type")) is not None and "data" not in message
-    names = message.keys() - _ENVELOPE if is_item else message.keys() & (_SAID if content is None else _SAID - {"text"})
+    names = (
+        message.keys() - _ENVELOPE
+        if is_item
+        else message.keys() & (SAID_BESIDE if content is None else SAID_BESIDE - {"text"})
+    )
     said = {name: message[name] for name in names if message[name] is not None}
     if role_of(message) is Role.TOOL:
         known = metadata if isinstance(metadata, Mapping) else {}
-        about = {name: message[name] for name in message.keys() & _ABOUT if message[name] is not None}
+        about = {name: message[name] for name in message.keys() & ABOUT_RESULT if message[name] is not None}
         if content is None and said:
             kept = next((said[name] for name in ("output", "data", "parts", "text") if name in said), None)
             content = {**said["data"]} if kept is said.get("data") and isinstance(kept, Mapping) else kept

@@ -6,7 +6,7 @@ without looking at what is in it, so that only large rows are looked at.
 
 from typing import Any, Final
 
-from nexus.core.models import AGENT_ID, INTERNAL
+from nexus.core.models import ABOUT_RESULT, AGENT_ID, INTERNAL, SAID_BESIDE
 from nexus.core.ports.store import (
     ARGUMENTS_LEFT_OUT,
     CALLS_LEFT_OUT,
@@ -19,15 +19,6 @@ from nexus.core.ports.store import (
 Expression = Any
 
 HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
-# Where rows of other writers say which call they answer, and where they hold what they say (`models.gathered`).
-_ABOUT: Final = (
-    *("type", "tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status"),
-    "execution_success",
-)
-_SAID: Final = (
-    *("tool_calls", "invalid_tool_calls", "function_call", "additional_kwargs", "parts", "text", "data", "audio"),
-    *("output", "arguments", "input", "refusal"),
-)
 # Of metadata that are too large, what is left besides the tool calls.
 _KEPT: Final = (
     *("source", "has_tool_calls", "tool_name", "status", "execution_success", "call_id", "usage", "phase", "left_out"),
@@ -120,8 +111,8 @@ def _filled(mark: str, count: Expression) -> list[Expression]:
 _METADATA: Final = _of_large_rows(_bounded_metadata(), "$metadata", _LARGEST)
 _OTHERS: Final = {
     **HEADER,
-    **{name: _beside(name, _LARGEST_CALL) for name in _ABOUT},
-    **{name: _beside(name, _LARGEST) for name in _SAID},
+    **{name: _beside(name, _LARGEST_CALL) for name in ("type", *sorted(ABOUT_RESULT))},
+    **{name: _beside(name, _LARGEST) for name in sorted(SAID_BESIDE)},
 }
 # Rows as `MessageStore` gives them, and with texts of any length.
 BOUNDED: Final = excerpt(LONGEST_CONTENT // 2, LEFT_OUT)

@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 
 from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
-from nexus.core.models import Why, new_row_id
+from nexus.core.models import BESIDE_CONTENT, Why, new_row_id
 from nexus.core.ports import Row, RunOrigin, SessionSummary, Store
 from nexus.core.ports.store import (
     ARGUMENTS_LEFT_OUT,
@@ -474,6 +474,18 @@ async def test_the_end_of_a_call_beside_its_result(
     async with open_mongo(mongo_uri, prepared_database, timeout_ms=10_000) as store:
         found = await store.session_messages("o", "s", limit=9)
     assert [success_of(part["metadata"]) for each in found for part in native(each)] == [False] * 3
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_what_rows_of_other_writers_hold_beside_their_content(
+    mongo_uri: str, mongo_janitor: MongoClient[dict[str, Any]], prepared_database: str, driver: Driver
+) -> None:
+    """It is read under every name that is understood in a message."""
+    beside = dict.fromkeys(BESIDE_CONTENT, "said")
+    mongo_janitor[prepared_database]["messages"].insert_one(row(1, **beside))
+    async with open_mongo(mongo_uri, prepared_database, driver=driver, timeout_ms=10_000) as store:
+        (found,) = await store.session_messages("o", "s", limit=3)
+    assert {name: found.get(name) for name in BESIDE_CONTENT} == beside
 
 
 async def test_a_search_finds_what_reads_leave_out(place: Place) -> None:
