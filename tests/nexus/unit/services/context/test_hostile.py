@@ -28,7 +28,8 @@ def hostile_texts(seed: int) -> list[str]:
 
 def in_one_line(text: str, limit: int) -> str:
     """What the contract lets an annotation show of a text."""
-    line = " ".join(canonical(text).split())
+    # Arguments are JSON, which may hold a NUL that no store keeps.
+    line = " ".join(canonical(text.replace("\x00", "\ufffd")).split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
