@@ -285,15 +285,22 @@ class TestCompaction:
 class TestTooLong:
     """What does not fit into the window."""
 
+    async def test_instructions_that_do_not_fit(self) -> None:
+        """The error names them, however long the input is: without it they would not fit either."""
+        async with remembering(3) as (parts, _):
+            content = await parts.build(asking(layout="dialogue", text=words_of(3_000)))
+        assert content["error"]["code"] == "PAYLOAD_TOO_LARGE"
+        assert content["error"]["message"].startswith("run: instructions and tools take ")
+
     @pytest.mark.parametrize("layout", ["agent", "dialogue", "thinking"])
     async def test_an_input_that_does_not_fit(self, layout: str) -> None:
         """It is refused before anything of its run is recorded: the session goes on as if nobody had asked."""
         async with remembering(3) as (parts, _):
-            given = {**PROMPT, "layout": layout}
-            content = await parts.build(asking(**given, text=words_of(3_000)))
+            given = {**PROMPT, "layout": layout, "context_window": 5_000}
+            content = await parts.build(asking(**given, text=words_of(5_000)))
             await parts.persistence.flush()
         assert content["error"]["code"] == "PAYLOAD_TOO_LARGE"
-        assert "the input takes 3000 tokens" in content["error"]["message"]
+        assert "the input takes 5000 tokens" in content["error"]["message"]
         assert all("word" * 5 not in str(row["content"]) for row in parts.store.messages[6:])
         assert len(parts.store.messages) == 6
 
