@@ -96,7 +96,9 @@ _ALIASES: Final = frozenset(
     }
 )
 _NATIVE_ROLES: Final = frozenset({"HUMAN", "AI", "TOOL", "SYSTEM", "COMMAND"})
-_SUCCEEDED: Final = frozenset({"success", "ok", "completed", "succeeded", "done"})
+_SUCCEEDED: Final = frozenset(
+    {"success", "successful", "succeeded", "ok", "okay", "completed", "complete", "done", "finished", "executed"}
+)
 _MIME: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,80}")
 _DATA_URL: Final = re.compile(r"data:(?P<mime>[^;,]*)(?:;[^;,]*)*;base64,(?P<data>.*)", re.DOTALL)
 
@@ -268,15 +270,20 @@ def success_of(metadata: Mapping[str, Any]) -> bool | None:
 
 
 def _is_success(status: Any) -> bool:
+    if isinstance(status, int):
+        # Of HTTP, or a flag.
+        return status is True or status // 100 == 2  # noqa: PLR2004  # 200 to 299
     return isinstance(status, str) and status.lower() in _SUCCEEDED
 
 
 def _rows_of(role: Role, content: Any, known: Mapping[str, Any]) -> list[Row]:
     """What a message says as rows without ids and times."""
-    metadata = {name: value for name, value in known.items() if name not in _ALIASES}
+    # The calls are among the pieces, and belong to one of the rows.
+    metadata = {name: value for name, value in known.items() if name not in _ALIASES and name != "tool_calls"}
     if _is_result(role, content):
         # What was recorded here came out of its envelope then.
-        pieces: list[_Piece] = [_Result(content, known) if "source" in known else _result(content, known)]
+        is_recorded = known.get("source") == TOOL_RESULT
+        pieces: list[_Piece] = [_Result(content, known) if is_recorded else _result(content, known)]
     else:
         pieces = [*_pieces(content, role)]
     if role is Role.AI:
@@ -404,7 +411,7 @@ def _result(content: Any, known: Mapping[str, Any]) -> _Result:
     if "result" in content:
         is_envelope = len(content) == 1 or not _ABOUT_RESULT.isdisjoint(content)
     else:
-        is_named = names_its_call or read_role(content.get("role")) is Role.TOOL
+        is_named = names_its_call or Role.TOOL in {read_role(content.get("role")), read_role(content.get("type"))}
         is_envelope = is_named and not content.keys().isdisjoint(_ANSWERS)
     if not is_envelope:
         return _Result(content, known)
@@ -431,7 +438,9 @@ def _content_of_result(content: Any) -> tuple[Any, list[list[str]]]:
         # Of a server of the Model Context Protocol, whose texts should say what is structured, too.
         texts, omitted = _content_of_result(content["content"])
         structured = content.get("structuredContent")
-        if isinstance(texts, str) and (structured is None or opened(texts) == opened(compact_json(structured))):
+        if not isinstance(texts, str):
+            return content, []
+        if structured is None or opened(texts) == opened(compact_json(structured)):
             return texts, omitted
         return f"{texts}\n{compact_json(structured)}", omitted
     if _kind_of(content) in {"text", "media"}:
@@ -499,7 +508,7 @@ def _wrapped(value: Mapping[str, Any]) -> Any:
     if value.get("type") == "constructor" and isinstance(value.get("kwargs"), Mapping):
         # LangChain's `dumpd`.
         return value["kwargs"]
-    return value["data"] if isinstance(value.get("data"), Mapping) and read_role(value.get("type")) else None
+    return value["data"] if isinstance(value.get("data"), Mapping) and role_of(value) else None
 
 
 def _first_response(responses: Sequence[Any]) -> Any:
@@ -539,10 +548,9 @@ def _calls_beside(value: Mapping[str, Any]) -> Iterator[Any]:
 
 def _listed_calls(source: Mapping[str, Any]) -> Iterator[Any]:
     for name in ("tool_calls", "invalid_tool_calls"):
-        calls = source.get(name)
-        if isinstance(calls, str) and calls.strip():
-            calls = _parsed(calls)
-        yield from calls if isinstance(calls, list | tuple) else () if calls is None else [calls]
+        calls = source.get(name) or ()
+        calls = _parsed(calls) if isinstance(calls, str) else calls
+        yield from calls if isinstance(calls, list | tuple) else [calls]
     if isinstance(call := source.get("function_call"), Mapping):
         yield call
 

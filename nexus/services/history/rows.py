@@ -3,8 +3,8 @@
 - One malformed row never spoils the rest: it is repaired or not shown, and counted.
 - Times are compared as moments, never as text.
 - What is internal to a sub-agent is marked in its metadata, and shown to that agent alone.
-- Of a message above 4 KiB, objects and lists are recorded as the text that contexts show, and `raw` as JSON: hundreds of
-  thousands of small values would have to be made each time the row is read.
+- Of a message above 4 KiB, objects and lists are recorded as the text that contexts show, and `raw` as JSON: hundreds
+  of thousands of small values would have to be made each time the row is read.
 """
 
 import math
@@ -413,6 +413,21 @@ def tool_row(message: Message, size: int = 0) -> Row:
     raw = {} if _is_plain_result(message.content, said[0].get("content")) else _raw(message, size)
     metadata |= _some(known, LEFT_OUT) | marks | raw
     return _row(message, "TOOL", result, metadata)
+
+
+def recorded_row(message: Message, size: int = 0) -> Row | None:
+    """The row of a message of any role, without its session; None where it says nothing. `size` as for `llm_row`."""
+    match message.role:
+        case Role.HUMAN:
+            return further_row(message, size)
+        case Role.AI:
+            return llm_row(message, size)
+        case Role.TOOL:
+            return tool_row(message, size)
+        case role:
+            said = read_input(message.content)
+            text = said.text if said else as_text(message.content)
+            return _row(message, role.value, text, _marks(message, "recorded")) if text.strip() else None
 
 
 def _raw(message: Message, size: int) -> dict[str, Any]:

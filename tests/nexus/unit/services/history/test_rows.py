@@ -246,7 +246,7 @@ def test_calls_of_a_large_message(nested: bool) -> None:
     calls: list[Any] = [{"id": f"c{number}", **({"function": call} if nested else call)} for number in range(130)]
     row = llm_row(sent(Role.AI, {"content": {"a": [[]]}, "tool_calls": [5, *calls]}), LARGE)
     assert row is not None
-    stored = row["metadata"]["tool_calls"]
-    assert (row["content"], row["metadata"]["left_out"]) == ('{"a":[[]]}', [["call", "UNREADABLE"]])
+    stored, left_out = row["metadata"]["tool_calls"], row["metadata"]["left_out"]
+    assert (row["content"], left_out) == ('{"a":[[]]}', [["call", "UNREADABLE"]])
     assert all(isinstance((each["function"] if nested else each)["arguments"], str) for each in stored)
     assert read_tool_calls(stored) == read_tool_calls(calls)

@@ -110,7 +110,7 @@ class TestCalls:
     """As they are stored, in every form."""
 
     def test_arguments(self) -> None:
-        """Parsed where they are a JSON object, whole or broken off; as their text under a name of its own; else none."""
+        """Parsed where they are a JSON object, whole or broken off; as text under a name of its own; else none."""
         given_arguments = ['{"b": 1, "a": [2]}', '{"q": "unfin', "look for beans", "[1]", "", " null ", "{}"]
         run = Run("q").calls(*((str(n), "f", text) for n, text in enumerate(given_arguments)))
         assert [item.arguments for item in run.facts.outcomes] == [
