@@ -249,8 +249,11 @@ def unescaped_key(text: str) -> str:
 
 
 def expected(name: str, arguments: dict[str, str]) -> tuple[str, str, str]:
-    """What an annotation shows of a call."""
-    one_line = {text: " ".join(canonical(text).split()) for text in (name, *arguments, *arguments.values())}
+    """What an annotation shows of a call, where NUL is U+FFFD as in all that is sent."""
+    one_line = {
+        text: " ".join(canonical(text.replace("\x00", "\ufffd")).split())
+        for text in (name, *arguments, *arguments.values())
+    }
     shown_name = one_line[name] or "unknown"
     if not arguments:
         return shown_name, "", ""
