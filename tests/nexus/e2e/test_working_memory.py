@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
+from pymongo.read_concern import ReadConcern
 
 from nexus.services.text.escape import unescape
 from tests.nexus.e2e.harness import Document, Environment, serving
@@ -128,8 +129,11 @@ async def test_a_model_tells_it_better(environment: Environment, mongo_janitor: 
             first = await desk.player.begin(LAST)
             server.behaviour = good()
 
+            # As the service reads it: what is on one member alone may come a moment before.
+            compactions = desk.database.get_collection("compactions", read_concern=ReadConcern("majority"))
+
             async def refined() -> Document | None:
-                return desk.database["compactions"].find_one({"source": "model"})
+                return compactions.find_one({"source": "model"})
 
             by_model = await until(refined)
             later = await desk.player.begin(Run(9_002, "And then?", LAST.steps))
