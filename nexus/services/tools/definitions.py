@@ -217,6 +217,11 @@ def check_name(name: Any, where: str) -> str:
     return name
 
 
+def logged_name(name: str) -> str:
+    """The name as a log may show it: one that no provider would take may be any text."""
+    return f"(a name of {len(name)} characters)" if _REFUSED.search(name) or len(name) > _NAME_CHARS else name
+
+
 def shown_names(names: Iterable[str], refused: re.Pattern[str] = _REFUSED) -> dict[str, str]:
     """For each name the one that models are shown: of at most 64 characters, none of them `refused`, and no other's.
 

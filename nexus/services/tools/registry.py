@@ -23,7 +23,7 @@ from nexus.core.metrics import Metrics, NoMetrics
 from nexus.core.models import Message, Topics, trusted_time
 from nexus.core.ports import DocumentStore
 from nexus.core.ports.store import Settled
-from nexus.services.tools.definitions import check_name, read_definition, read_definitions, shown_names
+from nexus.services.tools.definitions import check_name, logged_name, read_definition, read_definitions, shown_names
 
 _log = structlog.get_logger(__name__)
 
@@ -219,7 +219,9 @@ class ToolCatalog:
                 definitions[definition.name] = definition.checked
                 if definition.changed:
                     keywords = ", ".join(sorted(set(definition.changed)))
-                    _log.info("tool_repaired", name=definition.name, reason=f"changed or left out: {keywords}")
+                    _log.info(
+                        "tool_repaired", name=logged_name(definition.name), reason=f"changed or left out: {keywords}"
+                    )
         else:
             try:
                 name = check_name(content.get("name") if isinstance(content, Mapping) else content, "name")
@@ -254,7 +256,7 @@ class ToolCatalog:
             reasons = [] if change.fault is None else [change.fault]
             for name, definition in change.definitions.items():
                 reason: str | None = "storing it failed"
-                with OuterHandler(self._metrics, _TASK, name=name):
+                with OuterHandler(self._metrics, _TASK, name=logged_name(name)):
                     reason = await self._store(name, definition, change.at)
                 reasons += [] if reason is None else [reason]
             self.pending.end()
@@ -270,14 +272,14 @@ class ToolCatalog:
                 is_newest = await self._documents.put_tool(name, definition, at)
                 await self.refresh()
             except StoreUnavailableError as error:
-                _log.warning("tool_delayed", name=name, reason=str(error))
+                _log.warning("tool_delayed", name=logged_name(name), reason=str(error))
                 await anyio.sleep(_PAUSE_S)
             except StoreRejectedError as error:
-                _log.error("tool_refused", name=name, reason=str(error))
+                _log.error("tool_refused", name=logged_name(name), reason=str(error))
                 return error.reason
             else:
                 changed = "tool_registered" if definition else "tool_unregistered"
-                _log.info(changed if is_newest else "tool_change_outdated", name=name)
+                _log.info(changed if is_newest else "tool_change_outdated", name=logged_name(name))
                 return None
 
     async def _refresh_forever(self) -> None:

@@ -7,7 +7,7 @@ from google.genai import types as google
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.tools.definitions import read_definition, read_definitions, shown_names
+from nexus.services.tools.definitions import logged_name, read_definition, read_definitions, shown_names
 from nexus.services.tools.schemas import modern
 
 SCHEMA: Final = {
@@ -216,6 +216,19 @@ def test_what_was_read_is_read_again_as_it_is(schema: dict[str, Any]) -> None:
     again = read_definition(read.checked)
     assert again.checked == read.checked
     assert again.changed == []
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("web_search", "web_search"),
+        ("my secret plan", "(a name of 14 characters)"),
+        ("x" * 65, "(a name of 65 characters)"),
+    ],
+)
+def test_a_name_that_may_be_any_text_is_not_logged(name: str, shown: str) -> None:
+    """Tools may have any name, and logs hold no text of anybody."""
+    assert logged_name(name) == shown
 
 
 @given(st.sets(st.text(min_size=1, max_size=80) | st.sampled_from(["a.b", "a/b", "a_b", "a b"]), max_size=12))
