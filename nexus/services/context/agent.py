@@ -47,7 +47,7 @@ from nexus.services.context.memory_blocks import (
 )
 from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position, what_to_pin
 from nexus.services.context.prompts import identity_block
-from nexus.services.context.run_prefix import RunView, results_of_earlier_runs
+from nexus.services.context.run_prefix import RunView, said_in
 from nexus.services.context.session import Recalled, RunMemory, SessionSources
 from nexus.services.history.reader import UntilShown
 from nexus.services.history.rows import MAIN, Agent, missing_role
@@ -178,7 +178,7 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
         remembered=recalled.remembered,
         settled=not missing and (is_by_model or not settings.summaries_by_model),
         current_input=request.current_input,
-        results=results_of_earlier_runs(request),
+        results=said_in(request).earlier,
         agent=request.agent,
         role=role,
         state=state,

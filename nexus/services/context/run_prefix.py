@@ -72,14 +72,13 @@ class RunPrefix(NamedTuple):
         """
         blocks = [_counted(block, self.messages, measure) for block in self.manifest["blocks"]]
         messages, notes, left_out = self.messages, [*self.notes], [*self.left_out]
-        shown = results_of_earlier_runs(request)
+        said = said_in(request)
         left_out += [
             LeftOut("tool result" if item.role == "tool" else "call", item.source, Why.UNMATCHED)
-            for item in _beside_input(request)
-            if item not in shown
+            for item in said.not_shown
         ]
         if request.later:
-            later = admit(_own_messages(request), "run.history", after=self.messages)
+            later = admit(said.own, "run.history", after=self.messages)
             notes += later.repairs
             left_out += later.left_out
             if later.messages:
@@ -145,32 +144,38 @@ class ThinkingView:
         return cls(tools, Remembered.from_json(remembered))
 
 
+class Said(NamedTuple):
+    """What comes with a request besides its input.
+
+    Attributes:
+        own: the run's later messages.
+        earlier: results that answer calls of earlier runs, such as one that was approved. Only the layout `agent` shows
+            those calls, and the results with them.
+        not_shown: results, and calls, in the message of the input that have no place in the layout.
+    """
+
+    own: list[TranscriptMessage]
+    earlier: list[TranscriptMessage]
+    not_shown: list[TranscriptMessage]
+
+
+def said_in(request: BuildRequest) -> Said:
+    """What comes with the request besides its input."""
+    later = transcript_of_run(request.later, request.agent)
+    beside = [item for item in transcript_of_run([request.human], request.agent) if item.role != "user"]
+    if request.layout != "agent":
+        return Said(later, [], beside)
+    made = {call.id for item in later for call in item.calls}
+    own, earlier = list[TranscriptMessage](), [item for item in beside if item.role == "tool"]
+    for item in later:
+        is_earlier = item.role == "tool" and item.call_id and item.call_id not in made
+        (earlier if is_earlier else own).append(item)
+    return Said(own, earlier, [item for item in beside if item.role != "tool"])
+
+
 def run_messages(request: BuildRequest) -> Admitted:
     """The run's own later messages, as the validity gate leaves them."""
-    return admit(_own_messages(request), "run.history")
-
-
-def results_of_earlier_runs(request: BuildRequest) -> list[TranscriptMessage]:
-    """The results that come with the request and answer calls of earlier runs, such as one that was approved.
-
-    Only the layout `agent` shows those calls, and the results with them.
-    """
-    if request.layout != "agent":
-        return []
-    items = transcript_of_run(request.later, request.agent)
-    made = {call.id for item in items for call in item.calls}
-    later = [item for item in items if item.role == "tool" and item.call_id and item.call_id not in made]
-    return [*(item for item in _beside_input(request) if item.role == "tool"), *later]
-
-
-def _beside_input(request: BuildRequest) -> list[TranscriptMessage]:
-    """Results, and calls, that come in the message of the input."""
-    return [item for item in transcript_of_run([request.human], request.agent) if item.role != "user"]
-
-
-def _own_messages(request: BuildRequest) -> list[TranscriptMessage]:
-    earlier = results_of_earlier_runs(request)
-    return [item for item in transcript_of_run(request.later, request.agent) if item not in earlier]
+    return admit(said_in(request).own, "run.history")
 
 
 def images_of(request: BuildRequest, limit: int) -> tuple[list[Media], list[LeftOut]]:
