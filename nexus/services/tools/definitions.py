@@ -33,9 +33,9 @@ _DEEPEST: Final = 32
 _LISTS: Final = ("functionDeclarations", "function_declarations", "tools")
 _SCHEMAS: Final = ("parameters", "parametersJsonSchema", "parameters_json_schema", "input_schema", "inputSchema")
 # A flat definition is of a function that somebody else runs: `custom` is Anthropic's word for that.
-_FLAT_TYPES: Final = frozenset({"function", "custom"})
+_FLAT_TYPES: Final = ("function", "custom")
 _NAME_PROPERTIES_TOO: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf", "patternProperties"})
-_GOOGLE_TYPES: Final = frozenset({"OBJECT", "TYPE_UNSPECIFIED"})
+_GOOGLE_TYPES: Final = ("OBJECT", "TYPE_UNSPECIFIED")
 
 
 ToolName = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]

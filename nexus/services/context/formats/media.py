@@ -22,7 +22,7 @@ _TYPE: Final = re.compile(r"[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,64}")
 _ENDING: Final = re.compile(r"\.(gif|heic|heif|jpe?g|png|webp)\Z", re.IGNORECASE)
 _OTHER_NAMES: Final[Mapping[str, str]] = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg"}
 _FILES_OF_GOOGLE: Final = "https://generativelanguage.googleapis.com/"
-_DETAILS: Final = frozenset({"auto", "high", "low", "original"})
+_DETAILS: Final = ("auto", "high", "low", "original")
 # The segments of a JPEG that say how large it is.
 _JPEG_FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 

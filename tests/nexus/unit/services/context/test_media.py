@@ -92,6 +92,13 @@ def test_an_image_at_an_address(form: str, expected: dict[str, Any]) -> None:
     assert (parts_of(form, converted), converted.left_out) == ([expected], [])
 
 
+@pytest.mark.parametrize("detail", [["low"], {}, 3, "enormous"])
+def test_a_detail_that_is_none(detail: Any) -> None:
+    """The image is shown without it."""
+    (part,) = parts_of("openai", shown("openai", image("https://a.example/b.png", detail=detail)))
+    assert part == {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}
+
+
 def test_words_that_the_text_has_already_are_not_said_again() -> None:
     """The text of an input has them where the images were."""
     said = text("Is [image: image/bmp, 1 KB] like\n[image]?")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nexus.core.errors import ConfigError, StoreUnavailableError
@@ -133,6 +133,8 @@ _JSON = st.recursive(
 
 
 @given(_JSON)
+@example({"type": [], "name": None})
+@example({"name": "a", "parameters": {"type": []}})
 def test_anything_is_a_definition_or_a_value_error(given_definition: Any) -> None:
     """No other exception, whatever is given; and what is accepted is accepted again as it is."""
     try:
