@@ -103,6 +103,15 @@ class StoreRejectedError(NexusError):
         return f"The database refused it: {self}"
 
 
+class TakenIdError(StoreRejectedError):
+    """Another text is recorded under the id of a message, and neither of the two is a later version of the other."""
+
+    @property
+    def reason(self) -> str:
+        """What the dead letter says of it."""
+        return "Another text is recorded under this id; a later version needs a higher metadata.revision"
+
+
 class TurnNotFoundError(NexusError):
     """A session has no turn with that number."""
 

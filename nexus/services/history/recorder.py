@@ -3,7 +3,8 @@
 - Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
 - A result that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is
   written or the service stops. Owners share that room as in `nexus.core.fairness`; a result without room is refused.
-- The later version of a message takes the place of the earlier: `grown` says which one is later.
+- The later version of a message takes the place of the earlier: `grown` says which one is later. What is another text
+  under a known id of its run is refused, which its sender is told.
 - A row whose `id` belongs to a row of another run is recorded under an id of its own rather than lost.
 - One row that the store refuses keeps no other of its batch from being written. In its place stands a row under the
   same id that says so.
@@ -28,7 +29,7 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from nexus.core.concurrency import OuterHandler, Pauses, Pending, supervised
-from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError, TakenIdError
 from nexus.core.fairness import Room
 from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import DEFAULT_SESSION, new_row_id, seconds_of, utc_now
@@ -36,7 +37,7 @@ from nexus.core.ports import MessageStore, RequestLedger, Row, RunOrigin
 from nexus.core.ports.store import Settled
 from nexus.core.wire import compact
 from nexus.services.history.reader import own_id
-from nexus.services.history.rows import clamp_timestamp, grown, of_run, stand_in
+from nexus.services.history.rows import clamp_timestamp, grown, is_another, of_run, stand_in
 
 _log = structlog.get_logger(__name__)
 
@@ -156,7 +157,9 @@ async def _settled(store: MessageStore, row: Row, outcome: Outcome) -> tuple[Row
     """What is stored at last of a row whose insertion came out so."""
     if outcome is False:
         row, outcome = await _insert_reused(store, row)
-    return await _insert_stand_in(store, row, outcome) if isinstance(outcome, StoreRejectedError) else (row, outcome)
+    if isinstance(outcome, StoreRejectedError) and not isinstance(outcome, TakenIdError):
+        return await _insert_stand_in(store, row, outcome)
+    return row, outcome
 
 
 async def _insert_stand_in(store: MessageStore, row: Row, error: StoreRejectedError) -> tuple[Row, Outcome]:
@@ -187,12 +190,12 @@ async def _insert_reused(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
 
 
 async def _update_grown(store: MessageStore, row: Row, row_id: str) -> Outcome:
-    """Keep the later version of a message that is stored. False where it is no later one."""
+    """Keep the later version of a message that is stored. False where the stored one says all that this one does."""
     seen_before: list[Row] = []
     while (stored := await store.messages_of_ids(row["owner_key"], [row_id])) and stored != seen_before:
         version = grown(row, stored[0])
         if version is None:
-            break
+            return TakenIdError(row["id"]) if is_another(row, stored[0]) else False
         changes, seen = version
         if await store.update_message(row["owner_key"], row_id, changes, seen=seen):
             return True
@@ -351,7 +354,7 @@ class Recorder:
                 item.written()
                 refused = count_outcome(self._metrics, row, outcome)
                 # After an error it is not known which of the attempts wrote it.
-                if outcome or pauses.begun or item.faults:
+                if not isinstance(outcome, TakenIdError) and (outcome or pauses.begun or item.faults):
                     await self._report(row)
                 self._settle(item, refused)
             batch = delayed

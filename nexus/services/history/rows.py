@@ -510,6 +510,23 @@ def _goes_on(row: Row, stored: Row) -> bool:
     return is_same and is_more and (not calls or calls[: len(earlier)] == earlier)
 
 
+def is_another(row: Row, stored: Row) -> bool:
+    """Whether a row that is no later version of the stored one says what that does not say: it must not be lost."""
+    known = stored.get("metadata")
+    # What another writer stored in a form of its own is not compared; an earlier revision has been replaced.
+    if not isinstance(known, dict) or _revision(row["metadata"]) < _revision(known):
+        return False
+    calls, stored_calls = row["metadata"].get("tool_calls") or [], known.get("tool_calls") or []
+    return not _begins_with(stored.get("content"), row["content"]) or any(call not in stored_calls for call in calls)
+
+
+def _begins_with(content: Any, beginning: Any) -> bool:
+    if not isinstance(content, str) or not isinstance(beginning, str):
+        return bool(content == beginning)
+    # Of a long text the middle was not read.
+    return content[: LONGEST_CONTENT // 2].startswith(beginning[: LONGEST_CONTENT // 2])
+
+
 def _whole_length(content: str) -> int:
     """The characters of a stored content, which may have been read without its middle."""
     half = LONGEST_CONTENT // 2

@@ -149,6 +149,39 @@ async def test_what_is_no_later_version(first: Message, second: Message) -> None
     assert kept == expected
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "lost"),
+    [
+        (version("Hello"), version("Hello"), False),
+        (version("Hello"), version("Hell"), False),
+        (version("Hello", revision=2), version("other", revision=1), False),
+        (version({"content": "a", "tool_calls": CALLS}), version("a"), False),
+        (version({"result": {"a": 1}}, role=Role.TOOL), version({"result": {"a": 1}}, role=Role.TOOL), False),
+        (version("界" * LONGEST_CONTENT), version("界" * (LONGEST_CONTENT - 1)), False),
+        (version("Hello"), version("hello, you"), True),
+        (version("Hello", revision=1), version("other", revision=1), True),
+        (version({"content": "a", "tool_calls": CALLS[:1]}), version({"content": "a", "tool_calls": CALLS[1:]}), True),
+        (version({"result": {"a": 1}}, role=Role.TOOL), version({"result": {"a": 2}}, role=Role.TOOL), True),
+        (version("界" * LONGEST_CONTENT), version("界 and another"), True),
+    ],
+)
+async def test_another_text_under_a_known_id(first: Message, second: Message, *, lost: bool) -> None:
+    """Its sender is told, and nobody takes it for recorded; what the stored one says already is a resend."""
+    store, settled, told = FakeStore(), list[str | None](), list[Row]()
+
+    async def note(row: Row) -> None:
+        told.append(row)
+
+    async with PersistenceService(store, recorded=note).running() as service:
+        for message in (first, second):
+            assert service.offer(TOPICS[message.role], message, 10, settled.append)
+            with anyio.fail_after(PATIENCE_S):
+                await service.flush()
+    reason = "Another text is recorded under this id; a later version needs a higher metadata.revision"
+    assert settled == [None, reason if lost else None]
+    assert len(store.messages) == len(told) == 1
+
+
 @pytest.mark.parametrize("revision", [True, "7", 1.5, None, 2**63, -(2**63) - 1, [], {}])
 async def test_a_revision_that_is_none(revision: Any) -> None:
     """It counts as no revision, in a message and in a row of another writer."""
