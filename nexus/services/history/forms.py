@@ -602,7 +602,7 @@ def _part(part: Any, role: Role, depth: int) -> Iterator[_Piece]:
         return
     match _kind_of(part):
         case "text":
-            yield from filter(None, [part[_TEXTS.get(part.get("type") or "text", "text")]])
+            yield from filter(None, [part["refusal" if part.get("type") == "refusal" else "text"]])
         case "thinking":
             yield _Omitted("thinking", Why.THINKING)
         case "call":

@@ -358,12 +358,12 @@ def llm_row(message: Message, size: int = 0) -> Row | None:
         metadata = {**marks, "has_tool_calls": has_calls, **phase}
         return _row(message, "AI", message.content, metadata)
     text, known = said[0].get("content"), said[0]["metadata"]
-    calls = known.get("tool_calls") or _calls_as_given(message)
+    calls = known.get("tool_calls") or _no_calls(message)
     if not calls and (text is None or text == ""):
         return None
     raw = {} if _is_plain_answer(message.content) and LEFT_OUT not in known else _raw(message, size)
-    if size > _LARGE:
-        calls = _calls_without_structure(calls)
+    if calls and size > _LARGE:
+        calls = [_call_without_structure(call) for call in calls]
     given = {"tool_calls": calls, "has_tool_calls": bool(calls), **_some(known, LEFT_OUT)}
     metadata = marks | given | _counts(known.get(USAGE)) | phase | raw
     return _row(message, "AI", "" if text is None else text, metadata)
@@ -376,10 +376,11 @@ def is_empty_answer(content: Any) -> bool:
     return content.keys() <= _ANSWER and not (content.get("content") or content.get("tool_calls"))
 
 
-def _calls_as_given(message: Message) -> Any:
+def _no_calls(message: Message) -> Any:
     """No calls, as the message says so: None and [] are both recorded as they came."""
     content = message.content
-    return message.metadata.get("tool_calls", content.get("tool_calls") if isinstance(content, dict) else None)
+    given = message.metadata.get("tool_calls", content.get("tool_calls") if isinstance(content, dict) else None)
+    return given if given == [] else None
 
 
 def _is_plain_answer(content: Any) -> bool:
@@ -449,14 +450,8 @@ def _without_structure(value: Any, *, most: int | None = None) -> Any:
     return value[:most] if isinstance(value, str) else value
 
 
-def _calls_without_structure(calls: Any) -> Any:
-    """The tool calls with texts in the place of objects and lists."""
-    if not isinstance(calls, list):
-        return _without_structure(calls)
-    return [_call_without_structure(call) if isinstance(call, dict) else _without_structure(call) for call in calls]
-
-
 def _call_without_structure(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The call with texts in the place of objects and lists."""
     # Name and arguments may be in an object of their own.
     return {
         key: {inner: _without_structure(item) for inner, item in value.items()}
@@ -505,7 +500,7 @@ def _goes_on(row: Row, stored: Row) -> bool:
     is_same = (
         begun == before if length == len(before) else (begun[:half], begun[-half:]) == (before[:half], before[-half:])
     )
-    calls, earlier = (each["metadata"].get("tool_calls") or [] for each in (row, stored))
+    calls, earlier = (_list_of_calls(each["metadata"]) for each in (row, stored))
     is_more = len(text) > length or len(calls) > len(earlier)
     return is_same and is_more and (not calls or calls[: len(earlier)] == earlier)
 
@@ -516,7 +511,7 @@ def is_another(row: Row, stored: Row) -> bool:
     # What another writer stored in a form of its own is not compared; an earlier revision has been replaced.
     if not isinstance(known, dict) or _revision(row["metadata"]) < _revision(known):
         return False
-    calls, stored_calls = row["metadata"].get("tool_calls") or [], known.get("tool_calls") or []
+    calls, stored_calls = _list_of_calls(row["metadata"]), _list_of_calls(known)
     return not _begins_with(stored.get("content"), row["content"]) or any(call not in stored_calls for call in calls)
 
 
@@ -525,6 +520,12 @@ def _begins_with(content: Any, beginning: Any) -> bool:
         return bool(content == beginning)
     # Of a long text the middle was not read.
     return content[: LONGEST_CONTENT // 2].startswith(beginning[: LONGEST_CONTENT // 2])
+
+
+def _list_of_calls(metadata: Mapping[str, Any]) -> Sequence[Any]:
+    """The calls of a row in the form inside; other writers have anything there."""
+    calls = metadata.get("tool_calls")
+    return calls if isinstance(calls, list) else []
 
 
 def _whole_length(content: str) -> int:

@@ -100,6 +100,7 @@ class TestContent:
             ({"parts": [{"text": "a"}, {"text": "b"}]}, "a\nb"),
             (["a", {"type": "text", "text": "b"}], "a\nb"),
             *(([{"type": kind, "text": "hi"}], "hi") for kind in ("text", "input_text", "output_text")),
+            ([{"type": [{}], "text": "hi"}, {"type": {}, "text": "ho"}], "hi\nho"),
             ([{"type": "refusal", "refusal": "No."}], "No."),
             ([{"type": "image_url", "image_url": {"url": "https://x.org/a.png"}}], "[image]"),
             ([{"type": "image_url", "image_url": "https://x.org/a.png"}], "[image]"),

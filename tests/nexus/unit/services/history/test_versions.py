@@ -206,6 +206,18 @@ async def test_a_row_of_another_writer(metadata: Any) -> None:
         assert [row["content"] for row in store.messages] == ["Hel"]
 
 
+@pytest.mark.parametrize("calls", [1.5, True, "x"])
+async def test_calls_that_are_none(calls: Any) -> None:
+    """In a row of another writer they count as none, and in a message they are not recorded."""
+    planted = {"id": "m", "run_id": "r", "owner_key": "o", "session_id": "s", "role": "AI", "content": "Hel"}
+    store = FakeStore()
+    store.plant("messages", [{**planted, "timestamp": START, "metadata": {"tool_calls": calls}}])
+    await told_of(store, version("Hello"))
+    assert store.messages[0]["content"] == "Hello"
+    _, metadata = await kept_of(version({"content": "a", "tool_calls": calls}))
+    assert (metadata["tool_calls"], metadata["has_tool_calls"]) == (None, False)
+
+
 async def test_what_a_later_version_does_not_say() -> None:
     """Calls, tool, call and outcome stay; what was said of the earlier version alone goes."""
     asked = {"content": [{"type": "thinking", "thinking": "…"}, {"type": "text", "text": "a"}], "tool_calls": CALLS}
