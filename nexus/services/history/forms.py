@@ -559,7 +559,8 @@ def _parsed(text: str) -> Any:
     """The JSON in a text; the text where there is none."""
     try:
         return from_json(text)
-    except ValueError:
+    except (TypeError, ValueError):
+        # Half a surrogate pair is the wrong type.
         return text
 
 

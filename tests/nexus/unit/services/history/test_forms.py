@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nexus.core.models import LeftOut, Why, parse_moment
@@ -476,7 +476,9 @@ _JSON: Final = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(_NAMES, inner, max_size=4)
-        | st.builds(lambda kind, more: {**more, "type": kind}, _TYPES, st.dictionaries(_NAMES, inner, max_size=3))
+        | st.builds(
+            lambda kind, more: {**more, "type": kind}, _TYPES | inner, st.dictionaries(_NAMES, inner, max_size=3)
+        )
     ),
     max_leaves=12,
 )
@@ -487,6 +489,7 @@ class TestHostile:
     """Whatever it is, nothing raises."""
 
     @given(_ROLES, _JSON, st.dictionaries(_NAMES, _JSON, max_size=3), _JSON)
+    @example("user", {"type": ["text"], "text": "hi"}, {}, {})
     def test_any_message(self, role: Any, content: Any, beside: dict[str, Any], metadata: Any) -> None:
         """It becomes rows in the form inside, which stay as they are when they are read again."""
         rows = native({**beside, "role": role, "content": content, "metadata": metadata})
@@ -499,6 +502,8 @@ class TestHostile:
                 assert native(row) == [row]
 
     @given(_JSON)
+    @example({"tool_calls": "\ud800"})
+    @example([{"type": {}, "text": "hi"}])
     def test_any_input(self, content: Any) -> None:
         """It has a text, or is none."""
         said = read_input(content)
