@@ -167,8 +167,9 @@ def parse_moment(value: Any) -> datetime | None:
         except ValueError:
             value = float(value) if _EPOCH.fullmatch(value.strip()) else None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = value if value < _MILLISECONDS else value / 1_000
         try:
+            # An integer may be too large for a float.
+            seconds = value if value < _MILLISECONDS else value / 1_000
             return datetime.fromtimestamp(seconds, UTC) if seconds >= _EARLIEST else None
         except (ValueError, OverflowError, OSError):
             return None

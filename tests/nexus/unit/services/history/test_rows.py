@@ -106,7 +106,18 @@ class TestMoments:
     @pytest.mark.parametrize(
         "given_as",
         [
-            *(None, "", " ", "yesterday", "2025-13-01", "2025-12-10T25:00:00Z", "2025-12-10T15:30:60Z", 1e300, "5"),
+            *(
+                None,
+                "",
+                " ",
+                "yesterday",
+                "2025-13-01",
+                "2025-12-10T25:00:00Z",
+                "2025-12-10T15:30:60Z",
+                1e300,
+                10**400,
+                "5",
+            ),
             *(
                 float("nan"),
                 True,
