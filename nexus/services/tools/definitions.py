@@ -252,12 +252,15 @@ def _read_parameters(function: dict[str, Any], where: str, *, google: bool) -> l
         raise ValueError(f"{where}: a JSON schema of type 'object' is needed")
     _check_properties(given, where)
     schema, changed = modern(from_google(given) if google else given)
-    while (reference := schema.get("$ref")) is not None:
+    if (reference := schema.get("$ref")) is not None:
         # No provider follows the reference of a whole schema.
-        changed.append("$ref")
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         referred = target(schema, reference) or {}
-        schema = beside if "$ref" in referred else {**referred, **beside}
+        # It may have led to what no schema was expected in.
+        schema, more = modern(beside if "$ref" in referred else {**referred, **beside})
+        changed += ["$ref", *more]
+    # What is left out or followed may have named the properties.
+    _check_properties(schema, where)
     kinds = schema.get("type", "object")
     if kinds != "object":
         if "object" not in kinds or isinstance(kinds, str):

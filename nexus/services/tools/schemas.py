@@ -5,7 +5,7 @@ refuses the whole request for one keyword whose value has not the form that the 
 rewritten where its meaning is certain and left out where it is not: the schema then allows more, never less.
 """
 
-import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -52,7 +52,8 @@ def _number(value: Any) -> Any:
         except ValueError:
             return _NOTHING
         value = int(value) if value.is_integer() else value
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # Not `math.isfinite`, which refuses an integer that is larger.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     return value if is_number else _NOTHING
 
 
@@ -227,9 +228,8 @@ def target(schema: Any, reference: str) -> Schema | None:
     for step in path:
         key = unquote(step).replace("~1", "/").replace("~0", "~")
         if isinstance(schema, list):
-            schema = dict(enumerate(schema)).get(int(key)) if key.isascii() and key.isdecimal() else None
-        else:
-            schema = schema.get(key) if isinstance(schema, dict) else None
+            schema = {str(index): item for index, item in enumerate(schema)}
+        schema = schema.get(key) if isinstance(schema, dict) else None
     return schema if isinstance(schema, dict) else None
 
 

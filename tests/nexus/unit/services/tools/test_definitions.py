@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 from google.genai import types as google
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nexus.services.tools.definitions import logged_name, read_definition, read_definitions, shown_names
@@ -97,6 +97,7 @@ def test_a_tool_without_parameters(missing: dict[str, Any]) -> None:
         ({"name": "a", "inputSchema": False}, "parameters of 'a': a JSON schema of type 'object' is needed"),
         ({"name": "a", "inputSchema": {"properties": {"x": "number"}}}, "parameters of 'a': properties must map"),
         ({"name": "a", "inputSchema": {"required": ["x"]}}, "parameters of 'a': required must list names"),
+        ({"name": "a", "inputSchema": {"required": ["x"], "allOf": []}}, "parameters of 'a': required must list names"),
         ([], "definition: a mapping is needed, not list"),
         ({"tools": []}, "function: a mapping with name"),
         ([{"function_declarations": [DESCRIBED, 5]}], "[0].function_declarations[1]: definition: a mapping is needed"),
@@ -138,6 +139,7 @@ def test_what_cannot_be_understood_is_refused_with_the_reason(wrong: Any, said: 
             {"minLength": "2", "maxItems": -1, "maximum": "x", "minItems": 1.5}, {"minLength": 2}, id="counts"
         ),
         pytest.param({"multipleOf": 0, "uniqueItems": "yes", "title": None}, {}, id="values of other types"),
+        pytest.param({"minimum": -(10**400), "maxLength": 10**400, "maximum": "9" * 5_000}, {}, id="huge numbers"),
         pytest.param({"$ref": "#/$defs/none"}, {}, id="a reference to nothing"),
         pytest.param({"$ref": "https://example.com/s.json", "title": "s"}, {"title": "s"}, id="a reference elsewhere"),
         pytest.param(
@@ -172,8 +174,25 @@ def test_the_reference_of_a_whole_schema_is_followed() -> None:
     assert read.changed == ["$ref"]
 
 
+def test_the_reference_of_a_whole_schema_leads_anywhere() -> None:
+    """Also to what is no schema, and then it is brought into the form of one."""
+    referred = {"type": 5, "properties": {"a": {"type": "STRING"}}, "required": ["a", []], "minProperties": 10**400}
+    read = read_definition({"name": "f", "inputSchema": {"$ref": "#/x/1", "x": [5, referred]}})
+    parameters = read.checked["function"]["parameters"]
+    assert {name: parameters[name] for name in parameters if name != "x"} == {
+        "properties": {"a": {"type": "string"}},
+        "required": ["a"],
+    }
+    assert {*read.changed} == {"$ref", "type", "required", "minProperties"}
+    nowhere = {"properties": {"a": {"$ref": f"#/allOf/{'9' * 5_000}"}}, "allOf": [{}]}
+    assert read_definition({"name": "f", "inputSchema": nowhere}).changed == ["$ref"]
+
+
 _VALUES: Final = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from(["object", "ARRAY", "#/$defs/a", "#", "1", ""]),
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 3)
+    | st.sampled_from(["object", "ARRAY", "#/$defs/a", "#/a", "#/enum/0", "#", "1", "", 10**400, "1e999"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
@@ -206,7 +225,10 @@ _VALUES: Final = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["type", "properties", "$ref", "$defs", "required", "anyOf"]), _VALUES))
+@given(st.dictionaries(st.sampled_from(["type", "properties", "$ref", "$defs", "required", "anyOf", "a"]), _VALUES))
+@example({"$ref": "#/a", "a": {"type": None}})
+@example({"$ref": "#/a", "a": {"maximum": 10**400}})
+@example({"$ref": None, "required": ["object"]})
 def test_what_was_read_is_read_again_as_it_is(schema: dict[str, Any]) -> None:
     """Stored definitions are read again and again; nothing else than a ValueError comes out."""
     try:
