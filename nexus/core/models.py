@@ -117,32 +117,20 @@ def role_of(message: Mapping[str, Any]) -> Role | None:
     return read_role(message.get("role", message.get("type"))) or read_role(inner)
 
 
-def gathered(message: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Content and metadata of a message, with what it holds beside them moved there."""
-    content, metadata = message.get("content"), message.get("metadata")
-    if message.keys().isdisjoint(BESIDE_CONTENT):
-        return content, metadata
-    is_item = "role" not in message and read_role(message.get("type")) is not None and "data" not in message
-    names = (
-        message.keys() - _ENVELOPE
-        if is_item
-        else message.keys() & (SAID_BESIDE if content is None else SAID_BESIDE - {"text"})
-    )
-    said = {name: message[name] for name in names if message[name] is not None}
-    if role_of(message) is Role.TOOL:
-        known = metadata if isinstance(metadata, Mapping) else {}
-        about = {name: message[name] for name in message.keys() & ABOUT_RESULT if message[name] is not None}
-        if content is None and said:
-            kept = next((said[name] for name in ("output", "data", "parts", "text") if name in said), None)
-            content = {**said["data"]} if kept is said.get("data") and isinstance(kept, Mapping) else kept
-            about |= (
-                {"tool_call_id": content.get("tool_call_id")} if isinstance(content, Mapping) and "data" in said else {}
-            )
-        return content, {**about, **known}
-    if not said:
-        return content, metadata
-    typed = {"type": message["type"]} if isinstance(message.get("type"), str) and ("data" in said or is_item) else {}
-    return {**said, **typed, **({} if content is None else {"content": content})}, metadata
+def gathered(message: Mapping[str, Any]) -> Any:
+    """The content of a message; where it says something beside it, all of that as the message of another system."""
+    content, is_result = message.get("content"), role_of(message) is Role.TOOL
+    if "role" in message:
+        names = message.keys() & (BESIDE_CONTENT if is_result else SAID_BESIDE)
+    else:
+        # LangChain's messages and OpenAI's items have their own names for everything.
+        names, is_result = message.keys() - _ENVELOPE, False
+    said = {name: value for name, value in message.items() if name in names and value is not None}
+    if said.keys().isdisjoint(BESIDE_CONTENT):
+        return content
+    if is_result:
+        return {"role": "tool", "content": content, **said}
+    return said if content is None else {**said, "content": content}
 
 
 def utc_now() -> datetime:
@@ -266,9 +254,7 @@ class Message(_WireModel):
     def _gather(cls, given: Any) -> Any:
         if not isinstance(given, dict) or given.keys() <= _ENVELOPE:
             return given
-        content, metadata = gathered(given)
-        role = {"role": role_of(given)} if "role" not in given and role_of(given) else {}
-        return {**given, **role, "content": content, "metadata": metadata}
+        return {"role": role_of(given), **given, "content": gathered(given)}
 
 
 def trusted_time(message: Message) -> datetime:

@@ -191,7 +191,7 @@ def native(row: Any) -> list[Any]:
     role = role_of(row)
     if role is None or role in {Role.SYSTEM, Role.COMMAND}:
         return [row if role is None else {**row, "role": role.value}]
-    content, metadata = gathered(row)
+    content, metadata = gathered(row), row.get("metadata")
     known = metadata if isinstance(metadata, Mapping) else {}
     outer = {name: value for name, value in row.items() if name not in BESIDE_CONTENT}
     if "metadata" in row and not isinstance(metadata, Mapping):
@@ -361,13 +361,9 @@ def _is_result(role: Role, content: Any) -> bool:
     """Whether a message of a tool is one result; else its parts are results."""
     if role is not Role.TOOL:
         return False
-    parts: Sequence[Any] = [content]
-    if isinstance(content, Mapping):
-        # A message of Anthropic or Gemini.
-        lists = (content.get(name) for name in ("content", "parts"))
-        parts = next((each for each in lists if isinstance(each, list | tuple)), parts)
-    elif isinstance(content, list | tuple):
-        parts = content
+    # A message of Anthropic or Gemini has them further in.
+    inner = _first(content, "content", "parts") if isinstance(content, Mapping) else content
+    parts = [content, *(inner if isinstance(inner, list | tuple) else [inner])]
     return not any(_kind_of(part) == "result" for part in parts)
 
 
@@ -419,14 +415,16 @@ def _result(content: Any, known: Mapping[str, Any]) -> _Result:
     if not any(about.get(name) for name in _IDS) and content.get("id"):
         about["call_id"] = content["id"]
     answer = next((content[name] for name in ("result", *_ANSWERS) if content.get(name) is not None), None)
-    return _Result(answer, about | ({"is_error": True} if content.get("error") else {}))
+    about |= {"is_error": True} if content.get("error") else {}
+    # What is in a message may be in an envelope besides.
+    return _Result(answer, about) if read_role(content.get("role")) is None else _result(answer, about)
 
 
 _IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId")
 _FAILED_OUTPUTS: Final = ("error-text", "error-json")
 _OUTPUTS: Final = ("text", "json", "content", *_FAILED_OUTPUTS)
 # Where an envelope has the answer, and what it has besides.
-_ANSWERS: Final = ("content", "output", "text", "error", "data")
+_ANSWERS: Final = ("content", "output", "text", "error", "data", "parts")
 _ABOUT_RESULT: Final = frozenset(
     {*_IDS, "id", "tool_name", "toolName", "name", "status", "execution_success", "is_error", "error"}
 )

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import (
+    ABOUT_RESULT,
     AGENT_ID,
     INTERNAL,
     LeftOut,
@@ -149,6 +150,8 @@ PHASE: Final = "phase"
 REVISION: Final = "revision"
 # What an answer in the form of Nexus has.
 _ANSWER: Final = frozenset({"content", "tool_calls", "usage"})
+# What a result has, in that form or as the message of another system.
+_RESULT: Final = ABOUT_RESULT | {"role", "result", "content"}
 THINKING: Final = "thinking"
 _TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 # A message of more bytes is a large one.
@@ -439,8 +442,9 @@ def _raw(message: Message, size: int) -> dict[str, Any]:
 
 def _is_plain_result(content: Any, result: Any) -> bool:
     """Whether a row with this result says all that the content does."""
-    known = {"result", "tool_name", "call_id", "status", "execution_success"}
-    return content == result or (isinstance(content, dict) and content.keys() <= known and content["result"] == result)
+    if content == result or not isinstance(content, dict):
+        return bool(content == result)
+    return content.keys() <= _RESULT and result in (content.get("result"), content.get("content"))
 
 
 def _without_structure(value: Any, *, most: int | None = None) -> Any:
