@@ -279,7 +279,7 @@ def _own_rows(owner_key: str, rows: list[Row]) -> list[Row]:
 
 _LOOK_EVERY_S: Final = 1.0
 _BATCH: Final = 100
-_TEXTS: Final = ("_id", "id", "run_id", "owner_key", "session_id", "role", "content")
+_TEXTS: Final = ("_id", "id", "run_id", "owner_key", "session_id", "role")
 
 
 def write_outbox_row(row: Row) -> OutboxRow:
@@ -293,7 +293,9 @@ def _read_outbox_row(kept: OutboxRow) -> Row | None:
     try:
         row: dict[str, Any] = from_json(kept.content)
         row["timestamp"] = datetime.fromisoformat(row["timestamp"])
-        if all(isinstance(row[name], str) for name in _TEXTS) and isinstance(row["metadata"], dict):
+        is_whole = all(isinstance(row[name], str) for name in _TEXTS) and isinstance(row["metadata"], dict)
+        # An input that comes with results of tools is no text.
+        if is_whole and isinstance(row["content"], str | list | dict):
             return row
     except (ValueError, KeyError, TypeError):
         pass

@@ -12,6 +12,7 @@ from nexus.core.metrics import Event, NoMetrics
 from nexus.core.models import Message, Role
 from nexus.core.ports import OutboxRow, Past, Row, RunOrigin
 from nexus.core.working_memory import Tail
+from nexus.services.history.forms import read_input
 from nexus.services.persistence import OutboxDrainer, PersistenceService, read_outbox_rows, write_outbox_row
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
@@ -21,10 +22,13 @@ from tests.nexus.support.waiting import until
 NOW = Message(id="asked", run_id="now", owner_key="o", role=Role.HUMAN)
 
 
-def an_input(number: int, content: str = "x", origin: RunOrigin | None = None) -> Row:
+def an_input(number: int, content: Any = "x", origin: RunOrigin | None = None) -> Row:
     """The row of an input of the owner `o`."""
-    message = Message(id=f"h{number}", run_id=f"r{number}", owner_key="o", role=Role.HUMAN, timestamp=START)
-    return PersistenceService(FakeStore()).input_row(message, content, origin or RunOrigin("s"))
+    known = {"id": f"h{number}", "run_id": f"r{number}", "owner_key": "o", "timestamp": START}
+    message = Message(**known, role=Role.HUMAN, content=content)
+    said = read_input(content)
+    assert said is not None
+    return PersistenceService(FakeStore()).input_row(message, said.text, origin or RunOrigin("s"))
 
 
 def outbox_of(*rows: Row) -> MemoryOutbox:
@@ -53,8 +57,11 @@ class Strict(FakeStore):
 
 def test_a_row_comes_back_as_it_was() -> None:
     """Its time and its `_id` too."""
-    row = an_input(1, 'text with "quotes" \u2028 and 人')
-    assert read_outbox_rows([write_outbox_row(row)]) == [row]
+    with_results = [{"type": "tool_result", "tool_use_id": "c", "content": "5"}, {"type": "text", "text": "go on"}]
+    contents: list[Any] = ['text with "quotes" \u2028 and 人', with_results, {"role": "user", "content": with_results}]
+    rows = [an_input(number, content) for number, content in enumerate(contents)]
+    assert [row["content"] for row in rows] == contents
+    assert read_outbox_rows(map(write_outbox_row, rows)) == rows
 
 
 def test_rows_whose_ids_run_together() -> None:
