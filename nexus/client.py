@@ -1,13 +1,9 @@
 """The reference client: the whole loop of an orchestrator, from a person's words to the last answer (contract §12).
 
 - A request is sent again, in the same bytes, until it is answered or its deadline ends; the first answer counts that
-  names its id, run, owner and bytes. A bus that keeps messages takes the request once, however often it is sent.
-- Everything else is sent until somebody has received it. A message has one id however often it is sent, and is recorded
-  once.
-- Requests name what was sent before them (`metadata.after`), so that a context shows what this client has said, also
-  where one replica records and another builds.
-- Where the bus has keys the client signs what it sends, and believes nothing without a signature that holds. Anything
-  else on its topic is counted, and the wait goes on.
+  names its id, run, owner and bytes. Everything else is sent until somebody has received it, under one id.
+- Requests name what was sent before them (`metadata.after`), so that a context shows what this client has said.
+- Where the bus has keys the client signs what it sends, and believes nothing without a signature that holds.
 - What a model or a tool has given is sent as it is: the service understands its form, not the client.
 """
 

@@ -1,7 +1,5 @@
 """`nexus dead-letters`: show messages that could not be used, send them again, drop them (contract §1.6, §10).
 
-Rules of this module:
-
 - A letter is sent first and dropped afterwards, so that none is lost. Where two operators send one at once, or a
   command ends between the two steps, it may be sent twice (on streams once); a message with the same id is recorded
   once, and a request has one effective answer.

@@ -1,7 +1,5 @@
 """`nexus session`: export a whole session to a folder, and import one (contract §7, §10).
 
-Rules of this module:
-
 - An export appears under its name when it is whole, readable by its owner alone.
 - A folder to import is not trusted: no link inside of it is followed, nothing but regular files is read, and no file
   and no line is larger than what is stored may be.

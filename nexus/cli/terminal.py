@@ -1,7 +1,5 @@
 """Shared by the commands: options, questions, progress, printing, and errors of the servers with advice.
 
-Rules of this module:
-
 - Much of what is printed was written by users and models: only printable characters of it reach a terminal.
 - No answer to a question is a no, also where there is no terminal to ask on.
 """

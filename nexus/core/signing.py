@@ -1,22 +1,12 @@
 """The signature of a message, `metadata.signature`: its sender holds a key of the bus (contract §1.7). Pure.
 
-A signature is `v1,<key id>,<base64>`. The base64 is HMAC-SHA256, under the secret of that key id, of the canonical form
-of
+A signature is `v1,<key id>,<base64>`: HMAC-SHA256 of the canonical form of `["v1", topic, id, timestamp, message]`,
+where `message` is the JSON value without `metadata.signature`, and the topic the full one without
+`bus.channel_prefix`. A copy is refused that comes more than `FRESH_S` after its timestamp; on a bus that keeps
+messages it comes when the bus takes it (`nexus.core.ports.Delivery.sent_ms`).
 
-    ["v1", topic, id, timestamp, message]
-
-where `message` is the whole JSON value without `metadata.signature`, its `metadata` an object, if only an empty one.
-The topic is the full one, without `bus.channel_prefix`. So nothing of a message can be changed, it cannot be moved to
-another topic, and a copy is refused that comes more than 300 s after its timestamp. On a bus that keeps messages it
-comes when the bus takes it (`nexus.core.ports.Delivery.sent_ms`), however long it waits there.
-
-A message that was sent in its canonical form is verified by the bytes that came: what is left of them without the
-signature is what was signed, and no form has to be made of a value. Only a signature that fits those bytes says that
-they are canonical, so any other message, of whatever spelling, is verified by the canonical form of its value.
-
-The canonical form is RFC 8785 (JCS): no white space, keys in the order of their UTF-16 units, the shortest escapes,
-numbers as ECMAScript writes them. RFC 8785 leaves open what becomes of an integer that a double cannot hold; here it
-keeps all its digits, so that no two integers are spelled alike (docs/decisions/0009-what-is-signed.md).
+The canonical form is RFC 8785 (JCS), but that integers keep all their digits (docs/decisions/0009-what-is-signed.md).
+A message that was sent in this form is verified by the bytes that came, any other by the canonical form of its value.
 """
 
 import base64

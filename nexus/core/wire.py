@@ -1,15 +1,11 @@
-r"""Bytes to `Message`, and `Message` to bytes (contract §1.2, §1.6). Nothing else touches JSON on the wire.
-
-Rules of this module:
+"""Bytes to `Message`, and `Message` to bytes (contract §1.2, §1.6). Nothing else touches JSON on the wire.
 
 - A payload is one JSON object in UTF-8. Its size is judged before it is parsed, its depth before anything walks it.
-- What JSON allows and a document store does not is made canonical: an escaped NUL and a lone surrogate become U+FFFD,
-  the last of duplicate keys counts. NaN and infinities are not JSON and are refused.
-- A payload that cannot be used but names its sender can be answered: `EnvelopeError` carries the ids. They are found
-  without parsing, because size, depth or a syntax error may be what is wrong.
-- Where messages are signed, one is believed before it is looked at: what is verified is the value as it was sent, and
-  what is signed is the value that a reader parses.
-- Anything else is `UnreadablePayloadError`. No other exception leaves this module, whatever the bytes are.
+- An escaped NUL and a lone surrogate become U+FFFD, the last of duplicate keys counts. NaN and infinities are
+  refused.
+- A payload that cannot be used but names its sender is an `EnvelopeError` with the ids, which are found without
+  parsing. Anything else is `UnreadablePayloadError`. No other exception leaves this module.
+- Where messages are signed, what is verified is the value as it was sent.
 """
 
 import hashlib

@@ -1,10 +1,9 @@
 """Claims of work that is due in the store, the worker that does it, and the retry policy for work that needs a model.
 
-- Due work stands in a document as `work` and `due_at`. A claim puts `due_at` off for a short time, again and again, so
-  that work left undone by a replica that was stopped or killed is done by another one, or by itself when it is back.
-- A model that cannot be asked is asked again after pauses that double, up to ten minutes: one document that it always
-  refuses must not hold up the others. After unusable replies the pauses double up to a day, and end after weeks or
-  with the last call that is allowed.
+- Due work stands in a document as `work` and `due_at`. A claim puts `due_at` off for a short time, again and again,
+  so that another replica does what a dead one leaves undone.
+- A model that cannot be asked is asked again after pauses that double, up to ten minutes. After unusable replies they
+  double up to a day, and end after weeks or with the last call that is allowed.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

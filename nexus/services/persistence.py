@@ -1,10 +1,9 @@
 """Records what passes on the bus, and reads it back as history (contract §2); the outbox beside MongoDB.
 
 - A reader waits a moment for results of its owner that were accepted before and are not written yet.
-- Every row that is read is checked against its owner once more before it is used.
-- An input that MongoDB does not take in time is kept in Redis, in the outbox, by the step that concludes. Any replica
-  moves it to MongoDB later: inserting is idempotent, and a row leaves the outbox when MongoDB has it. Until then every
-  build of the owner reads it from the outbox (contract §1.5).
+- Every row that is read is checked against its owner once more.
+- An input that MongoDB does not take in time is kept in the outbox, by the step that concludes. Any replica moves it
+  to MongoDB later; until then every build of the owner reads it from the outbox (contract §1.5).
 - A row of the outbox in a form that this release cannot read is left to the release that wrote it.
 """
 

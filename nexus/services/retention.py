@@ -1,19 +1,14 @@
 """Removes what is older than the settings `retention` allow, and no more than is under a summary (contract §7).
 
-Rules of this module:
-
-- A row goes with its run: when every row of the run in its session is old, and all are under compactions or, where
-  nothing of the session is compacted, in the summary of the run's turn. A run whose turn is not over stays, and so does
-  what is internal to a sub-agent, since it is under no summary. The age of a row counts from its time, or from when it
-  was stored if that is later.
+- A row goes with its run: when every row of the run in its session is old, by its time and by its storing, and all
+  are under compactions or, where nothing of the session is compacted, in the summary of the run's turn. A run whose
+  turn is not over stays, and so does what is internal to a sub-agent.
 - What goes is noted where its summary is (`removed` of a compaction or turn), and then removed: a pass that is broken
-  off, or made by two replicas at once, leaves no row that is neither there nor noted. `rows_gone` says that none is
-  left, so that later passes need not look.
-- A turn goes after its rows, where rows go at all, and never the newest of a session: it has the last number and the
-  goal. Of a session without turns the first input stays, since it will be the goal.
+  off leaves no row that is neither there nor noted. `rows_gone` says that none is left.
+- A turn goes after its rows, where rows go at all, and never the newest of a session. Of a session without turns the
+  first input stays, since it will be the goal.
 - Old revisions and versions go, never the newest. An archive goes once its compaction says so.
-- A TTL index would ask for none of this. One replica at a time makes a pass, in batches with pauses between them. A
-  session at which it fails does not end it.
+- One replica at a time makes a pass, in batches with pauses. A session at which it fails does not end it.
 """
 
 from collections import Counter, defaultdict

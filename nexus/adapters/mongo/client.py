@@ -1,14 +1,13 @@
 """How a client of MongoDB is called, by motor or by pymongo's asyncio API (contract §2).
 
-- Every call has a time limit: without `timeoutMS` a server that stops answering would hang it for ever.
-- A call runs to its end in a task of its own, even where its caller is cancelled. pymongo's asyncio client does not
-  survive cancellation while a task waits for its connection pool (pymongo 4.20: "Lock is not acquired", or a lock that
-  is never released).
-- A bounded number of calls runs at once; further ones wait, and can be cancelled there.
-- After a call that found no server, one call in half a second is made until one is answered, and the others fail at
-  once, rather than after their time limit each: builds would queue behind builds that wait.
-- Errors become `StoreRejectedError` (the same write would fail again) or `StoreUnavailableError` here and nowhere else,
-  also those to which a reply leads that is not as it should be. Their texts name no host and no content.
+- Every call has a time limit (`timeoutMS`), and a bounded number runs at once; further ones wait, and can be
+  cancelled.
+- A call runs to its end in a task of its own, even where its caller is cancelled: pymongo's pool does not survive
+  cancellation (pymongo 4.20: "Lock is not acquired", or a lock that is never released).
+- After a call that found no server one call in half a second is made until one is answered, and the others fail at
+  once: builds would queue behind builds that wait.
+- Errors become `StoreRejectedError` (the same write would fail again) or `StoreUnavailableError` here and nowhere
+  else. Their texts name no host and no content.
 """
 
 import asyncio

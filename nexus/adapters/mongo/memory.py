@@ -1,10 +1,9 @@
 """Turns and working memory in MongoDB, one document each turn, overview, detail or compaction (contract §6, §7).
 
-- A number, run, revision or version that is taken is found out by inserting: another replica may insert between looking
-  and inserting.
+- A number, run, revision or version that is taken is found out by inserting.
 - A turn is changed field by field in one operation, so that of two replicas neither undoes the other's change.
-- Contents of details and rows of a compaction, which are long, stay on the server unless they are asked for.
-- What others have stored in place of a number is passed over, wherever the highest number or those below one are read.
+- Long contents stay on the server unless they are asked for.
+- What others have stored in place of a number is passed over.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

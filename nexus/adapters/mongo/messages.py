@@ -1,10 +1,10 @@
 """Recorded messages in MongoDB: inserting rows, and the reads of `nexus.core.ports.MessageStore` (contract §2, §7).
 
-- MongoDB sorts values of one type before those of another, so rows whose `timestamp` is a text would come after all
-  that have a date. Where there are such rows, which other programs write, they are read by themselves and merged here.
-- Long contents are cut on the server (`projections`), so that a page stays small however long its contents are.
-- A tail is read by an index that has a session's rows in stored order, so that it takes as long as its own rows. Where
-  many rows are left out of it, their `_id`s are compared here: some servers need for it the product of both numbers.
+- MongoDB sorts values of one type before those of another, so rows of other programs whose `timestamp` is a text are
+  read by themselves and merged here.
+- Long contents are cut on the server (`projections`).
+- A tail is read by an index that has a session's rows in stored order. Where many rows are left out of it, their
+  `_id`s are compared here: some servers need the product of both numbers for it.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

@@ -1,15 +1,12 @@
 """One topic of a service's work, read through a consumer group (contract §1.5, mode `streams`).
 
-- What is read and not yet `done` is in hand. No more is read than may be in hand, so the stream is the queue. What is
-  set aside, since its owner has its share or it is to be refused, keeps no entry behind it from being read.
-- What is in hand has its lease renewed: while this process lives, no other consumer is handed it, however long it
-  takes. What is done and not acknowledged yet is renewed as well, so that it does not come again. What is left at the
-  end is given back, and can be taken over at once.
-- Entries that no consumer has renewed for a lease are taken over by the first that looks; each looks several times a
-  lease.
-- After an error of the connection, entries may have been given to this consumer in a reply that was lost. They are
-  pending and unknown here, and are fetched before anything new is read.
-- A group that has vanished (FLUSHALL) is made anew from the beginning of the stream: nothing in it may be passed over.
+- What is read and not yet `done` is in hand, and no more is read than may be in hand. What is set aside keeps no
+  entry behind it from being read.
+- Leases of what is in hand, or done and not acknowledged yet, are renewed. What is left at the end is given back.
+- Entries that no consumer has renewed for a lease are taken over by the first that looks.
+- After an error of the connection, entries may be pending here and unknown, in a reply that was lost: they are
+  fetched before anything new is read.
+- A group that has vanished (FLUSHALL) is made anew from the beginning of the stream.
 """
 
 import random

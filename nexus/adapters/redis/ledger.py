@@ -6,10 +6,8 @@ replica has the request, and, once it is concluded, `topic`, `answer`, `said_ms`
 The outbox: `<prefix>nexus:{outbox}:order` is a sorted set of all rows by the millisecond in which they came, `…:size`
 their bytes, and `…:rows:<owner>` a hash of one owner's rows by id, where `<owner>` is a hash of the owner's key.
 
-On a Redis Cluster the keys of the outbox share a slot. On streams the script that concludes also writes the stream of
-the answer and acknowledges the entry of the request, so these share one with the request. There the outbox is touched
-by commands of its own, a row being put before the answer is published: a script with keys of two kinds would have to
-wait while their slot moves to another node.
+On a Redis Cluster the keys of the outbox share one slot and, on streams, those of a request another. There a row is
+put into the outbox by a command of its own before the answer is published.
 """
 
 import hashlib

@@ -1,10 +1,7 @@
 """Layout `agent`: the session word for word, with working memory and the pinned block (contract §5, §7). Pure.
 
-Rules of this module:
-
-- Where there is no room, the oldest memory goes first: turns, then messages of the history, then useful information and
-  folder notes of the pinned block, then the summary of compacted messages. Instructions, role, TODO list, working
-  memory, goal and input stay.
+- Where there is no room, the oldest memory goes first: turns, then messages of the history, then useful information
+  and folder notes of the pinned block, then the summary of compacted messages.
 - A tool call goes together with its results.
 - The block's manifest entry counts the lost items; a note names a block that has gone altogether.
 """

@@ -1,11 +1,9 @@
 """Bounds for the texts that always stay: each takes its share of the window at most (`memory.shares`). Pure.
 
-Rules of this module:
-
-- A text is cut before it is escaped: no mark is cut in half, and what is left is escaped as it stands.
-- It is cut behind a line, a sentence or a word where there is one near, else between two characters, and ends with a
-  line that says how much of it is shown. The same text, share and vocabulary give the same bytes.
-- What fits into its share stays as it is. Of a list the items go that are needed least.
+- A text is cut before it is escaped: no mark is cut in half.
+- It is cut behind a line, a sentence or a word where there is one near, and ends with a line that says how much of it
+  is shown. Of a list the items go that are needed least.
+- The same text, share and vocabulary give the same bytes.
 """
 
 from collections.abc import Callable, Mapping

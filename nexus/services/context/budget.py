@@ -1,12 +1,9 @@
 """The token budget of a context: its part of the model's window, and cuts that make it fit (contract §7, §9). Pure.
 
-Rules of this module:
-
-- A context that fits by its bytes fits by its tokens. It is not counted, and its manifest has no tokens
-  (docs/decisions/0018-tokens-are-counted.md). Its messages are the same as if it were counted.
-- Contexts of the agent layout show their length to the model, so all of them are counted.
-- The run's own messages are shown as they were. Where they do not fit although no memory is left to drop, results of
-  its tools are replaced by a line that says so; a request that does not fit then is refused.
+- A context that fits by its bytes is not counted, but for the agent layout, which shows its length to the model
+  (docs/decisions/0018-tokens-are-counted.md).
+- Of the run's own messages only results of tools are cut, where no memory is left to drop; a request that does not
+  fit then is refused.
 - `[CONTEXT_META]` is about this one list, and its last message, so that it breaks no prompt cache of a provider.
 """
 

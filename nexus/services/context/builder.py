@@ -1,16 +1,11 @@
 """Builds the message list of a request: gather, assemble, fit, check, render (contract §1.4, §4, §5, §6, §8).
 
-Rules of this module:
-
-- A part that is not read in time is missing from the context, which says so in `degraded`; a missing history may be an
-  error instead (`on_history_failure`).
-- The first build of a run records its input and its turn. So does every build that is no continuation, since the first
-  may have failed on the way.
+- A part that is not read in time is missing from the context, which says so in `degraded`; a missing history may be
+  an error instead (`on_history_failure`).
+- Every build that is no continuation records the run's input and its turn: the first may have failed on the way.
 - The first build keeps the beginning of later builds: in the dialogue layout its first messages, in the others a view
-  on history and memory, so that the pinned block or the thoughts can be new each time.
-- Nothing is kept of a context with missing parts: a later build of the run may be whole again.
-- In the agent layout the pinned block is new in every build. All else is as in the run's first build, until the session
-  is compacted: then everything is read again.
+  on history and memory. Nothing is kept of a context with missing parts.
+- In the agent layout the pinned block is new in every build, and all is once the session has been compacted.
 """
 
 import time

@@ -1,11 +1,8 @@
 """One build: its values, its reads, and the records of a run's beginning (contract §1.5, §4).
 
-Rules of this module:
-
-- All reads run at once, under one deadline, and each catches its own errors, also those that nobody expects. A part
-  that was not read in time is missing, which the answer says in `degraded`; it is never taken for empty.
-- A read on which another depends may not take all of the time: the working memory, which says where the history
-  begins, and the profile, which may ask for more of it, get half.
+- All reads run at once, under one deadline, and each catches its own errors. A part that was not read in time is
+  missing, which the answer says in `degraded`; it is never taken for empty.
+- A read on which another depends (the working memory, the profile) gets half of the time.
 - Recording runs beside the reads. An answer waits for it briefly.
 """
 

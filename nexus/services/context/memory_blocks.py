@@ -1,41 +1,14 @@
 """Blocks of the memory: goal, turns, working memory, the summary of compacted messages, and advice. Pure.
 
-    [TASK_CONTEXT]
-    User's Goal: find reviews on SGLT2 inhibitors
-
-    [TURN_MEMORY level=detailed count=2]
-    [Turn 1] Searched PubMed: 156 articles.
-
-    [WORKING_MEMORY revision=3 bytes=412 details=1]
-    - flights (note, 1204 bytes)
-
-    # Working memory
-    ...
-
-    [CONVERSATION_SUMMARY compactions=2 messages=148]
-    - 2026-03-01 10:02 Asked: Which trains go to Porto? ...
-
-    [CONTEXT_META]
-    tokens_used: 18234
-    tokens_limit: 32000
-    tokens_percent: 56.9
-    band: medium
-    messages: 84
-    overview_bytes: 1204
-    turns_since_overview_update: 6
-    advice: ...
-
-Rules of this module (contract §6, §7):
+They are shown in docs/contract.md, "Goal and turns", and docs/working-memory.md, "What contexts show" (contract §6,
+§7).
 
 - The goal may have several lines; those that look like the head of another block are marked.
-- The list of details comes before the overview, so that nothing in the overview can pass for an item of it: names of
-  details are plain and on one line, and the head gives their number. The last line counts details that are not listed.
-- The template is shown where there is no overview yet. It is no content, and is never stored.
-- Advice depends on the numbers of `[CONTEXT_META]` alone, and nothing in it comes from a user. It stands there only: in
-  the overview it would count as content, and be stored.
-- Advice names a tool only where there are tools, and asks for a compaction only where it would gain something.
-- Advice gets longer as the band gets heavier. The block is counted in the number it shows, so it must not be shorter in
-  the band into which it brings the list: then no number would be right.
+- The list of details comes before the overview, so that nothing in the overview can pass for an item of it.
+- Advice depends on the numbers of `[CONTEXT_META]` alone. It names a tool only where there are tools, and asks for a
+  compaction only where it would gain something.
+- Advice gets longer as the band gets heavier: the block is counted in the number it shows, and if it were shorter in
+  the band into which it brings the list, no number would be right.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,15 +1,11 @@
 """The pinned block of the agent layout, and where it stands in the history (contract §5). Pure.
 
-Rules of this module:
-
-- The block (role, TODO list, useful information, folder notes) is new for every request, and has only the parts with
-  content.
+- The block is new for every request, and has only the parts with content.
 - Headings and the marks before items come from here alone: further lines of an item are indented, a TODO is one line,
   and everything is escaped, items that follow each other as one.
 - A position is the index of the message that follows it; `len(messages)` is the end. None splits a tool call from its
-  results. Messages are in the OpenAI form; malformed ones are ignored.
-- `from_end` is before the fifth message from the end; `before_assistant` counts assistant messages instead. A position
-  inside of a tool call block moves before the block.
+  results: inside of a tool call block it moves before the block.
+- Messages are in the OpenAI form; malformed ones are ignored.
 """
 
 from collections.abc import Mapping, Sequence

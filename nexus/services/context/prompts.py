@@ -1,10 +1,10 @@
-"""The instructions that contexts begin with: the identity and the thinking instruction (contract §4.1, §6).
+"""The instructions that contexts begin with, and the description of the tools (contract §4.1, §4.2, §6).
 
-`CORE_IDENTITY` has the same bytes for everybody, so that a provider's prompt cache can hold it. It names no date,
-person or setting. These texts teach a model to read the other blocks, so a change to a block's looks needs one here.
+`CORE_IDENTITY` has the same bytes for everybody, so that a provider's prompt cache can hold it. It teaches a model to
+read the other blocks, so a change to a block's looks needs one here.
 
-The description of the tools, `[CAPABILITIES]` (contract §4.2), stands here, too. Any program on the bus may register a
-tool, so its definition is quoted text: whatever it says, each tool has one `### ` line and each parameter one line.
+Any program on the bus may register a tool, so its definition is quoted text: whatever it says, each tool has one `###
+` line and each parameter one line.
 """
 
 import json

@@ -1,16 +1,12 @@
 """The reads of the agent and thinking layouts, and the compaction of a session that is too long (contract §5, §6, §7).
 
-Rules of this module:
-
-- A session that has been compacted since the run's first build is shown anew; while that is unknown, the run goes on as
-  its first build began.
-- Turns are shown as the run began with them, so that their bytes stay; but a request for another level of detail holds.
-- A build waits briefly for results that have just come and are not written: turns are shown as far as they are
-  recorded.
-- A session is compacted before the answer, in a part of the time. If that does not succeed, the oldest of its messages
-  are left out of this one context, and the next build tries again. Sessions with more messages than are ever read for a
-  context are compacted in the background.
-- The session is the main agent's. A sub-agent, whose model may be a smaller one, is shown less of it.
+- A session that has been compacted since the run's first build is shown anew; while that is unknown, the run goes on
+  as its first build began. Turns are shown as the run began with them, but in the detail that the request names.
+- A session is compacted before the answer, in a part of the time. If that does not succeed, the oldest of its
+  messages are left out of this one context, and the next build tries again. Sessions with more messages than are ever
+  read for a context are compacted in the background.
+- The session is the main agent's: a sub-agent, whose model may be a smaller one, is shown less of it and has nothing
+  compacted.
 """
 
 from collections import OrderedDict

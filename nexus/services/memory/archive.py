@@ -1,4 +1,4 @@
-r"""Compacted messages word for word, as details of the working memory (contract §7). Pure.
+"""Compacted messages word for word, as details of the working memory (contract §7). Pure.
 
     # Messages of compaction 7, part 1 of 2
 
@@ -14,15 +14,11 @@ r"""Compacted messages word for word, as details of the working memory (contract
     10:02 Porto
     ```
 
-Rules of this module:
-
-- Each text is unchanged and in one piece behind a line with its number of characters, so that it can be read back
-  whatever it holds. A text of several lines, or one that might look like a heading, stands between fences that are
-  longer than those in it. An empty message has no text.
+- Each text is unchanged behind a line with its number of characters, so that it can be read back whatever it holds. A
+  text of several lines, or one that might look like a heading, stands between fences longer than those in it.
 - A message stays in one part if it fits into one. A longer text goes on in the next, behind a line that says so.
-- Content that is no text is JSON (`"form": "json"`), and so are arguments that are no text. Results have `tool`, `call`
-  and `status` as they were recorded. The run is named where it changes, and the role where it is an unusual one.
-- Half a surrogate pair takes one character, and still does when a store has replaced it by another.
+- Content and arguments that are no text are JSON (`"form": "json"`). The run is named where it changes, and the role
+  where it is an unusual one. Half a surrogate pair counts as one character.
 """
 
 import json

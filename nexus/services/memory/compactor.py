@@ -1,16 +1,13 @@
 """Makes compactions (contract §7).
 
-Rules of this module:
-
-- A compaction exists once it is stored under its number, and each number is stored once. A replica that finds it taken
-  starts again with the rows that are left. So no row is under two compactions.
-- Archives are stored before their compaction. The archive of a compaction that is then not stored is harmless (see
-  `disowned_archives`), and another attempt with the same words uses it.
-- A tail that is too long for memory is compacted in steps, each of which is valid by itself and covers nothing that is
-  to be kept. All carry the id of the message that asked, and all but the last are marked as steps: when a replica dies
-  in between, the resent message does the rest.
-- A compaction goes on when its requester stops waiting: a later request can use it. One that is not finished when the
-  service ends is asked for again by the session's next context.
+- A compaction exists once it is stored under its number, and each number is stored once: a replica that finds it
+  taken starts again with the rows that are left.
+- Archives are stored before their compaction. One whose compaction is then not stored is harmless
+  (`disowned_archives`).
+- A tail that is too long for memory is compacted in steps, each valid by itself. All carry the id of the message that
+  asked, and all but the last are marked as steps: a resent message does the rest.
+- A compaction goes on when its requester stops waiting. One that is not finished when the service ends is asked for
+  again by the session's next context.
 - Work that grows with the rows is done in a thread.
 """
 

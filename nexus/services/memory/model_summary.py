@@ -1,12 +1,9 @@
 """The summary of compacted rows by a model: the summary before it, and the rows that came then (contract §7).
 
-Rules of this module:
-
-- A prompt is a task and one JSON document, the summary so far and the messages after it. All of the document is data:
-  nothing of it gets into the task. The reply is checked against the document (see `text/summary_checks`).
-- Rows that do not fit into one prompt are summarised part after part, each with the summary of those before it, so
-  that earlier parts are weighed against every later one. Nothing is left out; an entry that is too long is cut.
-- Rows are taken page by page, so that a compaction of many needs no more memory than a prompt.
+- A prompt is a task and one JSON document, the summary so far and the messages after it; nothing of the document gets
+  into the task. The reply is checked against the document (`text/summary_checks`).
+- Rows that do not fit into one prompt are summarised part after part, each with the summary of those before it.
+  Nothing is left out; an entry that is too long is cut. Rows are taken page by page.
 - Where the model finds a prompt too long, this part and all that follow are asked for in parts of half the size.
 - Work that grows with the size of a part is done in a thread.
 """

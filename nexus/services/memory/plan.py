@@ -1,14 +1,10 @@
 """The rows of a session's tail that a compaction covers, and the tail that it leaves (contract §7).
 
-Rules of this module:
-
-- Units are compacted whole (`units`), the oldest first, so that the rest is shown as before: every result with its
-  call, in the same order. Runs that may go on stay, and so do the messages to keep.
-- Only rows that no later compaction could find, because their `_id` does not say when they were stored, are compacted
-  in any case.
-- A tail lists the covered rows among those that are left, and every context reads that list. Where it would have more
-  than `MOST_LISTED` rows, the oldest rows between go as well, of either kind, until it has half as many; but not the
-  messages to keep, nor a run with recent messages.
+- Units are compacted whole (`units`), the oldest first. Runs that may go on stay, and so do the messages to keep.
+- Rows whose `_id` does not say when they were stored, which no later compaction could find, are compacted in any
+  case.
+- A tail lists the covered rows among those that are left. Where it would list more than `MOST_LISTED`, the oldest
+  rows between go as well, until it has half as many; but not the messages to keep, nor a run with recent messages.
 - n log n time in the number of rows.
 """
 

@@ -9,14 +9,10 @@ Work that is due stands in the compactions and is claimed there one by one, as f
 | `attempts`, `delays` | how often a reply was unusable, and how often the model could not be asked |
 | `waits` | the `due_at` of one that waits for the one before it |
 
-Rules of this module:
-
-- No answer waits for this. A model's summary is stored only if the one by rules that it replaces is unchanged.
-- Compactions of a session are rewritten in their order, each on the summary of the one before. So each row is read
-  once, work done stays done when the model goes away, and the newest summary does not rest on the few words that
-  rules have for older rows.
-- A compaction whose replies were unusable three times does not hold up the next, which is written on its summary by
-  rules. Once a later one is rewritten, the earlier one is not asked for again.
+- A model's summary is stored only if the one by rules that it replaces is unchanged.
+- Compactions of a session are rewritten in their order, each on the summary of the one before. One whose replies were
+  unusable three times does not hold up the next, which is written on its summary by rules.
+- Once a later one is rewritten, an earlier one is not asked for again.
 - Rows that were removed cannot be read again: the summary by rules stays.
 """
 

@@ -5,18 +5,14 @@
     - 2026-03-01 10:07Z (2 messages, in part): Tools: timetable (to: Faro) gave trains: 4.
     - 2026-03-01 10:09Z (2 messages): 问：还有别的车吗？ 答：没有了。
 
-Rules of this module:
-
-- The summary before this one comes first, unchanged: lines like these, and before them a text of a model. A
-  model's text may look like such lines; none counts for more messages than the summary stands for, nor all together.
+- The summary before this one comes first, unchanged: lines like these, and before them a text of a model, which may
+  look like such lines: none counts for more messages than the summary stands for, nor all together.
 - Where there is too much, lines become shorter, the oldest first, in fixed steps, so that a line that need not change
   has the same bytes in the next summary. Then the oldest are left out and counted in the first line. A third of the
   room is for the earlier lines, as long as there is that much of them.
-- A line has the words of its own language (see `text/words`); its head and the first line are the same in all.
-- A line has parts, each behind a label. In a shorter form, sentences with figures and names come first, in the answer
-  before the question: however short it is, it says the outcome.
-- A compaction may cover a part of a run, or its tool calls alone. Then the line says "in part", and calls nothing
-  missing: it may stand in an earlier compaction or in the rows that are left.
+- However short a line is, it says the outcome: sentences with figures and names come first, in the answer before the
+  question. Its words are of its own language (`text/words`); its head and the first line are the same in all.
+- A line about a part of a run says "in part", and calls nothing missing.
 - Texts are escaped where the summary is shown, not here. The same rows give the same text.
 """
 

@@ -1,14 +1,10 @@
 """The working memory of sessions (contract §7): read for contexts, and changed by the memory tools.
 
-Rules of this module:
-
 - A call is checked before anything is done, and a refused call changes nothing.
-- One message is served once, however often and by however many replicas it is tried, even where a replica served it
-  and died before it answered.
+- One message is served once, however often and by however many replicas it is tried.
 - Inserting a revision or version is the compare-and-set: of several writers of the same one, one succeeds and the
   others read again.
-- Names of details ignore case: a model that writes to "Flights" means its note "flights". Archives are read-only.
-- Sub-agents may read; writing is the main agent's.
+- Names of details ignore case. Archives are read-only. Sub-agents may read; writing is the main agent's.
 """
 
 from collections.abc import AsyncIterator, Iterable

@@ -1,16 +1,13 @@
 """The rows of a session in order, in units that are compacted as a whole, and which runs may go on (contract §7). Pure.
 
-Rules of this module:
-
-- Rows are in the order in which a context shows them, and results belong to the calls to which the validity gate gives
-  them: it is asked, so that compaction and contexts cannot differ.
+- Order of rows, and calls of results, are those of the validity gate: compaction and contexts cannot differ.
 - A block is a message with calls and everything of its run up to the last of its results. Overlapping blocks are one,
-  and so are units of which one row is in both: the result of a call may come in another run, and one row may be several
-  messages.
-- Rows that no context shows (SYSTEM, COMMAND, malformed ones) are units too. Rows internal to a sub-agent are left out.
+  and so are units of which one row is in both: a result may come in another run, and one row may be several messages.
+- Rows that no context shows (SYSTEM, COMMAND, malformed ones) are units too. Rows internal to a sub-agent are left
+  out.
 - A run is over when it has its answer and every call its result, or after a long enough silence. A call without a
-  result is awaited for a day: it may need an approval, or a sub-agent works on it. A sub-agent's rows say that its run
-  goes on; they are in no tail, so that has to be read from whole runs (`KnownRuns`).
+  result is awaited for a day. A sub-agent's rows say that its run goes on; they are in no tail, so that has to be
+  read from whole runs (`KnownRuns`).
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,19 +1,15 @@
 """Build requests, from their acceptance to their one effective answer (contract §1.4 to §1.6).
 
-Rules of this module:
-
-- Work is bounded: `max_in_flight` builds, `max_in_flight_per_owner` of one owner, as many waiting requests, beyond that
-  OVERLOADED. Owners share all of it as in `nexus.core.fairness`. What waits for its owner's turn or is refused keeps
-  nothing else from being built. A bus that keeps messages is the queue itself beyond that, and marks the surplus.
-- On a bus that keeps nothing every replica receives every request. A replica without room waits a moment before it
-  refuses one: another replica with room will have claimed it. The same bytes are accepted once at a time: a request
-  that is sent again while it waits is not refused.
-- A request is claimed and concluded as in `claims`. A request that another replica builds is left to it; where the bus
-  keeps the delivery for this replica, it waits until the other has answered or is gone.
-- A deadline is a duration by the ledger's clock, since the bus took the request, where the bus says so, else since the
-  first replica that asked the ledger received it. No sender's clock counts.
-- An answer that asks for another try is kept while copies of the request may be on their way, which is well beyond any
-  deadline, and no longer: under overload there are many. Another try needs a new id.
+- Work is bounded: `max_in_flight` builds, `max_in_flight_per_owner` of one owner, as many waiting requests, beyond
+  that OVERLOADED. Owners share all of it as in `nexus.core.fairness`. A bus that keeps messages is the queue itself
+  beyond that, and marks the surplus.
+- On a bus that keeps nothing every replica receives every request. One without room waits a moment before it refuses:
+  another with room will have claimed it. The same bytes are accepted once at a time.
+- A request that another replica builds is left to it; where the bus keeps the delivery for this replica, it waits
+  until the other has answered or is gone.
+- A deadline is a duration by the ledger's clock, since the bus took the request, where the bus says so, else since
+  the first replica that asked the ledger received it.
+- An answer that asks for another try is kept while copies of the request may be on their way, and no longer.
 """
 
 import time

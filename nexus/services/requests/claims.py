@@ -1,16 +1,12 @@
 """Claims of requests and tool calls at the ledger, and the dead letters of those without an answer (contract §1.4-1.6).
 
-Rules of this module:
-
-- Of any number of replicas and resends one claims a request, and one concludes it: answer kept, published and delivery
-  acknowledged in one step. A kept answer is published again for every resend.
+- Of any number of replicas and resends one claims a request, and one concludes it: answer kept, published and
+  delivery acknowledged in one step. A kept answer is published again for every resend.
 - Leases are renewed until the request is concluded. When the service stops, claims are released at once.
-- A request with five attempts and no answer is poison. But all requests of a replica that dies are attempted again
-  together, and would fail together five times. So from the third attempt on requests run one at a time: a death then
-  counts against that one only.
-- An outage of the bus is no failed attempt: deliveries that the bus keeps are tried until it is back.
-- To wait is no failed attempt either, for a database least of all. So a delivery that was handed out often is first
-  read under a claim of its own, one at a time: it is poison where reading it began five times and never ended.
+- A request with five attempts and no answer is poison. From the third attempt on requests run one at a time: all
+  requests of a replica that dies are attempted again together, and would fail together.
+- Neither an outage of the bus nor a wait is a failed attempt. So a delivery that was handed out often is first read
+  under a claim of its own, one at a time: it is poison where reading it began five times and never ended.
 """
 
 import hashlib

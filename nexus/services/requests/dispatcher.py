@@ -1,13 +1,10 @@
 """Passes messages of the bus to the services of their topics, without ever waiting (contract §1.1).
 
-Rules of this module:
-
-- Passing a message on takes no time: services put it into their queues, and dead letters have a queue here.
 - A message that takes long to read is read in a thread, one of an owner at a time, and what the owner sent after it
-  waits behind it, but for requests, so that nobody who uses the owner's name can keep it from its answers. Its owner is
-  found without reading it. Where that is not possible, or there is no room, such a message may be overtaken.
+  waits behind it, but for requests. Where its owner cannot be found without reading it, or there is no room, it may
+  be overtaken.
 - A message is acknowledged when its work is done: a result when it is written, a tool or a session's state when it is
-  stored. Until then a bus that keeps messages keeps it, so that it outlives this process.
+  stored. Until then a bus that keeps messages keeps it.
 - Only requests are answered, so any other unusable message becomes a dead letter.
 """
 

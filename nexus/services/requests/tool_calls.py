@@ -1,18 +1,15 @@
 """Carries out calls of the memory tools, from a delivery on `tools.requests` to its one result (contract §7).
 
-Rules of this module:
-
 - Accepting a call never waits. Running calls and waiting calls are bounded, and owners share both as in
-  `nexus.core.fairness`. A bus that keeps messages is the queue itself beyond that. On any other, calls beyond that are
-  refused by a result, unless a replica with room takes them in a moment.
-- A call is claimed and concluded as a build request is. The memory keeps the outcome of a call, so a replica that takes
-  over from one that died does not do it again.
-- Calls are not resent. On a bus that keeps nothing, every replica with the call waits, within a bound, until it has a
-  result, and carries it out itself should the other be gone.
-- A call of a tool that nobody has announced is answered by an error once the time for that is over, unless a result has
-  been recorded or the tool announced meanwhile. Where other runners of tools are expected, such calls are left alone.
-- Whatever goes wrong, a result says so. The wait for a store that is away is short: a model that knows can go on
-  without. It is asked before a call is claimed, so that replicas that die while they wait are no failed attempts.
+  `nexus.core.fairness`. A bus that keeps messages is the queue itself beyond that. On any other, calls beyond that
+  are refused by a result, unless a replica with room takes them in a moment.
+- A call is claimed and concluded as a build request is. The memory keeps its outcome, so that none is done twice.
+- Calls are not resent. On a bus that keeps nothing every replica with the call waits until it has a result, and
+  carries it out itself should the other be gone.
+- A call of a tool that nobody has announced is answered by an error once the time for that is over, unless a result
+  has been recorded or the tool announced meanwhile.
+- Whatever goes wrong, a result says so. The wait for a store that is away is short, and comes before the claim:
+  replicas that die while they wait are no failed attempts.
 """
 
 import time

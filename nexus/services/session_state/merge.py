@@ -1,13 +1,10 @@
 """Changes of a session's state (contract §5) and how they are merged into what is stored. Pure.
 
-Rules of this module:
-
-- Changes have stamps, texts that sort in the order of the changes: by time, then replacing before merging, then by the
-  message's id. Items of a list carry their place as well, so that everything a message sets comes after what the same
-  message empties.
+- Changes have stamps, texts that sort in their order: by time, then replacing before merging, then by the message's
+  id. Items of a list carry their place as well.
 - For each field of each item the later stamp wins; what was emptied or removed after it was written is gone. So the
-  same changes give the same document in any order and however often they are applied. Removed items leave a mark, and
-  items keep the stamps of when they were written: a part that is emptied late still leaves each item its place.
+  same changes give the same document in any order and however often (docs/decisions/0012). Removed items leave a
+  mark, and items keep the stamps of when they were written.
 - Every part is a set of items: the role is one item with the id `""`, a sub-agent's role one item with a text.
 - Of information, notes, sub-agents' roles and marks the newest are kept. Beyond these bounds the order of changes may
   show; the newest changes are there in any case.

@@ -1,10 +1,8 @@
 """Stores the states of sessions as they are changed over the bus (`session.state`, contract §5), and reads them back.
 
-Rules of this module:
-
-- Every replica writes every change. Changes are merged into the stored document, so neither their order nor their
-  number matters, and a document is replaced only if it has the revision that was read: on a conflict it is read again.
-- Of one session one worker writes at a time. What cannot be written now waits in memory, bounded (see `session_queue`).
+- A document is replaced only if it has the revision that was read: on a conflict it is read and merged again.
+- Of one session one worker writes at a time. What cannot be written now waits in memory, bounded (see
+  `session_queue`).
 - Reading waits for the changes of that session that were accepted before.
 - A stored document is checked against its owner and session before it is used.
 """

@@ -5,14 +5,14 @@
   belongs to the same object, otherwise with its path:
 
       total: 156; pmids: 4 in all, 12345678, 23456789, 34567890, 45678901; first.title: Empagliflozin; year: 2015; ...
-- Of calls of tools: a sentence each. Where there is no room for all, the last one counts most, then those whose results
-  have figures, the latest first: the outcome of a search is worth more than its first steps. Others are counted.
+- Of calls of tools: a sentence each. Where there is no room for all, the last one counts most, then those whose
+  results have figures, the latest first. Others are counted.
 
       pubmed_search (query: SGLT2 inhibitors; limit: 200) gave total: 156
       fetch (pmid: 23456789) failed: time-out
       Also used web_search 12 times, load (of 13 calls 1 failed).
-- Decisions and next steps are found by cue words in English, Chinese, German, French and Spanish. A plan is a decision
-  only where a choice, an order or a reason comes with it.
+- Decisions and next steps are found by cue words in English, Chinese, German, French and Spanish. A plan is a
+  decision only where a choice, an order or a reason comes with it.
 """
 
 import re

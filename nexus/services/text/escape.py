@@ -1,20 +1,15 @@
-r"""Escaping: nothing that anyone wrote can pass for structure of a context (contract §4.7).
+"""Escaping: nothing that anyone wrote can pass for structure of a context (contract §4.7, docs/decisions/0002).
 
 Block tags, `<human_input>`, `<current_time>`, `[tool_use:`, `[Turn n]`, the line heads of the memory, the headings of
-the pinned block and the banners of the thinking layout come from the renderer alone. Every other text passes `escape`,
-which puts one backslash before everything that looks like one of them.
+the pinned block and the banners of the thinking layout come from the renderer alone. Every other text passes
+`escape`, which puts one backslash before everything that looks like one of them: before the bracket or at the head of
+the line. Backslashes that are there already become one more, so `unescape(escape(text)) == canonical(text)`.
 
-Rules of this module:
-
-- Likeness is judged on the folded text (`fold`), in which case, width, accents, separators and scripts no longer
-  differ. The text itself gets backslashes and loses nothing.
-- A folded text has as many characters as the text, so a match in it is a place in the text itself. Letters become lower
-  case a-z (`l` becomes `i`, the same stroke to the eye), look-alike brackets, colons, semicolons, number signs and
-  equals signs become the ASCII ones, characters that are easily overlooked (accents, joiners, dashes, dots, those of
-  private use) become `_`, spaces a space, and everything else `?`. Only a backslash becomes a backslash. Letters that
-  are drawn as two (`rn` for `m`) are told by the patterns.
-- A place is marked by exactly one backslash, before the bracket or at the head of the line. Backslashes that are
-  already there become one more, so `unescape` can take one away again, as mbox quoting does.
+- Likeness is judged on the folded text (`fold`), which has as many characters as the text: letters become lower case
+  a-z (`l` becomes `i`, the same stroke to the eye), look-alike brackets, colons, semicolons, number signs and equals
+  signs the ASCII ones, characters that are easily overlooked (accents, joiners, dashes, dots, those of private use)
+  `_`, spaces a space, and everything else `?`. Only a backslash becomes a backslash. Letters that are drawn as two
+  (`rn` for `m`) are told by the patterns.
 - Marking a place neither makes nor hides another place. For this a tag cannot contain an opening bracket, a line head
   is recognised with or without backslashes where marks may stand, also behind a title, and the conditions on the
   character before a bracket hold for a backslash.
@@ -23,9 +18,6 @@ Rules of this module:
 - A heading or a banner is a whole line. Code that puts something before a text on its line escapes the line, not the
   text: `### ` and a name can make a heading that the name alone is not.
 - Patterns are possessive and cannot overlap, so every input takes linear time.
-
-Structure cannot be forged, and `unescape(escape(text)) == canonical(text)`. The meaning of the words is still for the
-model to judge.
 
 Sources of the look-alikes: Unicode NFKD and character names as Python ships them; for letters of other scripts the
 Unicode confusables data (UTS #39), as far as the letters occur in structural tokens. Every character that folds to an

@@ -6,8 +6,8 @@
 - A reply that repeats the schema, refuses, is in another language than the user's or invents figures is rejected. The
   model is asked once more, with the fault; then the attempt is given up.
 - Summaries of parts are kept for a while: when the call for a later part fails, the next attempt asks for the rest.
-- A summary is shown in many contexts after its turn. Texts that are too long are cut at the end of a sentence; where
-  even the first one is too long, the reply is rejected. Entries of lists may be cut at the end of a word.
+- Texts that are too long are cut at the end of a sentence; where even the first one is too long, the reply is
+  rejected. Entries of lists may be cut at the end of a word.
 """
 
 import hashlib

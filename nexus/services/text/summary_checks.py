@@ -1,14 +1,12 @@
 """Checks of a summary that a model wrote: refusals, the language of the user, invented figures, missing parts. Pure.
 
-- A summary in another language than the user's is rejected. The script of the letters decides, and for Latin letters
-  the most frequent words of seven languages. A text has a language only when it is long enough, most of it is in one
-  language, and no line is in another. Short and mixed texts, code and data have none: no answer is better than a wrong
-  one. Quotations do not count, nor does text in another script behind a colon.
-- Counts and sums are figures that stand nowhere in a turn. So a text counts as inventing only when three or more of its
-  numbers, and more than half of them, are in the turn neither in any spelling nor rounded. For each number that the
-  turn has in words, one more may be unknown.
-- A refusal counts only at the start of a text, since a turn may be about failures, and only where the turn itself does
-  not contain those words.
+- The script of the letters decides on the language, and for Latin letters the most frequent words of seven languages.
+  A text has one only when it is long enough, most of it is in one, and no line is in another. Quotations do not
+  count, nor does text in another script behind a colon.
+- A text invents only when three or more of its numbers, and more than half of them, are in the turn neither in any
+  spelling nor rounded: counts and sums stand nowhere in a turn. For each number that the turn has in words, one more
+  may be unknown.
+- A refusal counts only at the start of a text, and only where the turn itself does not contain those words.
 """
 
 import re

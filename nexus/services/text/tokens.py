@@ -1,23 +1,22 @@
-"""How many tokens messages and tools take as they are sent (contract §7). Pure.
+"""How many tokens messages and tools take as they are sent (contract §7, docs/decisions/0018). Pure.
 
-In the form of OpenAI, texts are counted with the vocabulary itself. The tokens around them are as documented:
+In the form of OpenAI, texts are counted with the vocabulary itself. The tokens around them:
 
 - A message takes 3 tokens and those of its role, a name one more, and the reply is opened with 3: OpenAI's cookbook,
   "How to count tokens with tiktoken".
-- A call and a result name sender and receiver, as written down for the open models (the "harmony response format"):
-  12 tokens for a call besides name and arguments, 8 for a result. The ids of calls are not shown to a model.
+- A call takes 12 tokens besides name and arguments, a result 8: the open models' "harmony response format". The ids
+  of calls are not shown to a model.
 - The form in which a model sees definitions of tools is not published. Their compact JSON is counted, which is longer
-  than the known parts: names, types and descriptions without most quotes and braces.
+  than the known parts.
 
 Anthropic and Google publish no vocabulary. Theirs are estimated from the count for OpenAI, and rather too high: where
 an estimate is too low by a third, a session that is compacted at 75 % no longer fits into its window.
 
-- `anthropic`: twice as many. A reconstruction of that tokenizer (ctok 1.3) gives, for the models since Opus 4.7, 1.4
-  times as many for English and JSON, 1.5 for Chinese, 1.6 for Python, 1.9 for Korean, 2.3 to 2.7 for German, Hindi and
-  Arabic; for the models before, a fifth less. With tools comes a text of the provider's own, of up to 530 tokens
-  ("Tool use pricing and tokens").
-- `gemini`: one and a half times as many. By Google's rule of thumb a token is four characters, which is about what
-  English takes with o200k; but its tokenizer makes each digit a token, which is half as many again for logs.
+- `anthropic`: twice as many. By ctok 1.3 the models since Opus 4.7 take 1.4 times as many for English and JSON, 1.5
+  for Chinese, 1.6 for Python, 1.9 for Korean, 2.3 to 2.7 for German, Hindi and Arabic. With tools comes a text of the
+  provider's own, of up to 530 tokens ("Tool use pricing and tokens").
+- `gemini`: one and a half times as many. By Google's rule of thumb English takes as many as with o200k; but each
+  digit is a token, which is half as many again for logs.
 """
 
 import json

@@ -1,15 +1,13 @@
 """Import of an exported session (contract §7).
 
-Rules of this module:
-
-- All of the export is read and checked before anything is written. Messages and details are many, so a digest of each
-  is held, and they are read once more when they are written.
-- The session must be empty, or hold documents of the export alone, as an import that broke off leaves it: anything else
-  is in the way, and refused by its name. So importing twice stores once.
+- All of the export is read and checked before anything is written. Messages and details are read once more when they
+  are written: of each only a digest is held.
+- The session must be empty, or hold documents of the export alone, as an import that broke off leaves it: anything
+  else is refused by its name.
 - In a session of another name or owner rows get other `_id`s (`new_row_ids`), since their own may be in use there.
-- Compactions are written after the messages that they name, the newest last: an import that broke off shows more of the
-  history, not less.
-- What is imported is memory and no work: unfinished turns count as completed, and no model summarises anything again.
+- Compactions are written after the messages that they name, the newest last: an import that broke off shows more of
+  the history, not less.
+- Unfinished turns count as completed, and no model summarises anything again.
 """
 
 import hashlib

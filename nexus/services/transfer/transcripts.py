@@ -1,11 +1,9 @@
 """Transcripts of other systems, as rows of a session (contract §11). Pure.
 
-- A message becomes the row that it would have become on the bus, so that there is one way in. Its form is found by
-  itself: a transcript may have messages of several systems.
+- A message becomes the row that it would have become on the bus. Its form is found by itself.
 - The id of a message is made of what it says and of the id before it: what was imported is stored once, also when the
-  transcript has grown since, and what only says the same as an older message is not taken for it. Instructions do not
-  count, since they change from day to day.
-- Ids, owners, runs and metadata of another system are its own, and not taken over.
+  transcript has grown since. Instructions do not count, since they change from day to day.
+- Ids, owners, runs and metadata of another system are not taken over.
 - A run begins with each message of a human. Times are the transcript's own, where it has some; otherwise they go on
   from the message before. None is later than the import.
 """

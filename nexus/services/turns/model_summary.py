@@ -1,10 +1,10 @@
 """A summary by a model: one call for all three depths, in parts where a turn is too large for one (contract §6).
 
-- The turn is one JSON document with everything that was said and done, in its order. Nothing is left out: what is too
-  long for one prompt is cut between entries, and an entry that is too long by itself between lines or sentences.
-- All of it is data. The instructions are in the system message, which says so, and nothing of the turn gets in there.
-- Parts are summarised one after the other, so that other turns get their share of the model. Then their summaries are
-  joined, as many at once as fit, until one is left.
+- The turn is one JSON document with everything that was said and done, in its order. What is too long for one prompt
+  is cut between entries, and an entry that is too long by itself between lines or sentences.
+- The instructions are in the system message, and nothing of the turn gets in there.
+- Parts are summarised one after the other. Then their summaries are joined, as many at once as fit, until one is
+  left.
 - Where the model says that a prompt is too long, this turn and those after it are cut into parts of half the size.
 - What takes long with a large turn is done in a thread.
 """

@@ -1,17 +1,14 @@
 """The turn memory of sessions: turns begun, followed and read back (contract §6).
 
-- A run becomes a turn when its first context is asked for, or else when its first result is recorded, or its input that
-  waited in the outbox.
+- A run becomes a turn when its first context is asked for, or else when its first result is recorded, or its input
+  that waited in the outbox. Runs of sub-agents are no turns.
 - Turns and the results of their runs are written by session, in order, in the background. Turns that no caller waits
-  for are written half a second later, so that they do not delay answers and several of a session are one write.
-- A number is one more than the latest of the session. Where another replica has taken it, the store refuses it and the
-  latest is read again.
-- A turn carries the goal of the one before it, unless it brings its own; the first has the first input of its session.
-  A goal that a run brings later also holds for the turns that began meanwhile.
+  for are written half a second later: several of a session are one write.
+- A number is one more than the latest of the session. Where another replica has taken it, the latest is read again.
+- A turn carries the goal of the one before it, unless it brings its own; the first has the first input of its
+  session. A goal that a run brings later also holds for the turns that began meanwhile.
 - When a turn begins, the one before it counts as unanswered, if that is not over.
-- A result that is not noted, since the replica ends first or too much is waiting, is found when its turn is looked at
-  next, unless that was closed before (decision 15).
-- Runs of sub-agents are no turns.
+- A result that is not noted is found when its turn is looked at next, unless that was closed before (decision 15).
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence

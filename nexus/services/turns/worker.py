@@ -1,10 +1,9 @@
 """The background work on turns: closing those that are over, and having a model summarise them (contract §6).
 
 - Due work stands in the store and is claimed there, turn by turn (`due_work`).
-- A closed turn has a summary by rules at once, until a model has written a better one: no answer waits for that.
 - A result is written only if the turn is still as it was claimed. A row recorded meanwhile makes the turn due again.
 - A turn that went on after the next one had begun is closed once yet another one has begun.
-- Rows are read into facts and summarised in a thread, since that may take long for a large turn.
+- Rows are read into facts and summarised in a thread.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
