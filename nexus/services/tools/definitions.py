@@ -12,6 +12,7 @@ Several come as a list, as Gemini's list or as `{"tools": […]}`, the answer of
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired
@@ -198,14 +199,22 @@ def _is_google(given: Mapping[str, Any]) -> bool:
 def _checked_json(whole: Mapping[str, Any], name: str) -> dict[str, Any]:
     try:
         text = json.dumps(whole, allow_nan=False, ensure_ascii=False).encode()
+        checked: dict[str, Any] = json.loads(text, parse_int=_storable_integer)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"definition of {name!r}: is not JSON: {error}") from None
     if len(text) > _MOST_BYTES:
         raise ValueError(f"definition of {name!r}: {len(text)} bytes of JSON, at most {_MOST_BYTES} are allowed")
-    checked: dict[str, Any] = json.loads(text)
     if is_deeper(checked, _DEEPEST):
         raise ValueError(f"definition of {name!r}: nested deeper than {_DEEPEST}")
     return checked
+
+
+def _storable_integer(digits: str) -> int | float | str:
+    """The integer as a document store can hold it: beyond 64 bits as a float, beyond a float as its digits."""
+    number, fraction = int(digits), float(digits)
+    if -(2**63) <= number < 2**63:
+        return number
+    return fraction if math.isfinite(fraction) else digits
 
 
 def check_name(name: Any, where: str) -> str:

@@ -14,6 +14,8 @@ from urllib.parse import unquote
 Schema = dict[str, Any]
 
 _NOTHING: Final = object()
+# From here on no store holds an integer.
+_LARGEST: Final = 2**63
 _TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _OTHER_TYPES: Final[Mapping[str, str]] = {
     "bool": "boolean",
@@ -51,7 +53,7 @@ def _number(value: Any) -> Any:
             value = float(value)
         except ValueError:
             return _NOTHING
-        value = int(value) if value.is_integer() else value
+        value = int(value) if value.is_integer() and abs(value) < _LARGEST else value
     # Not `math.isfinite`, which refuses an integer that is larger.
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     return value if is_number else _NOTHING

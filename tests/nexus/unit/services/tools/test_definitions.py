@@ -188,6 +188,15 @@ def test_the_reference_of_a_whole_schema_leads_anywhere() -> None:
     assert read_definition({"name": "f", "inputSchema": nowhere}).changed == ["$ref"]
 
 
+def test_integers_beyond_those_of_stores() -> None:
+    """Schemas of other languages have them as bounds; they are kept as floats."""
+    largest = {"maximum": 2**64 - 1, "minimum": "-1e30", "default": 2**63, "const": 2**63 - 1}
+    read = read_definition({"name": "f", "inputSchema": {"properties": {"a": largest}}})
+    bounds = read.checked["function"]["parameters"]["properties"]["a"]
+    assert bounds == {"maximum": 2.0**64, "minimum": -1e30, "default": 2.0**63, "const": 2**63 - 1}
+    assert {name for name, bound in bounds.items() if isinstance(bound, float)} == {"maximum", "minimum", "default"}
+
+
 _VALUES: Final = st.recursive(
     st.none()
     | st.booleans()
