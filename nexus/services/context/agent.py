@@ -46,9 +46,10 @@ from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blo
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.run_prefix import RunView, said_in
 from nexus.services.context.session import Recalled, RunMemory, SessionSources
+from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.reader import UntilShown
 from nexus.services.history.rows import MAIN, Agent, missing_role
-from nexus.services.history.transcript import Admitted, TranscriptMessage, Window, admit
+from nexus.services.history.transcript import Admitted, Window, admit
 from nexus.services.session_state.state import SessionState
 from nexus.services.text.escape import CountingEscape, canonical
 from nexus.services.text.tokens import Measure
@@ -75,7 +76,7 @@ class AgentInput:
 
     window: Window
     current_input: str
-    results: Sequence[TranscriptMessage] = ()
+    results: Sequence[HistoryMessage] = ()
     agent: Agent = MAIN
     remembered: Remembered = NOTHING
     settled: bool = True

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from nexus.core.models import LeftOut, Why
 from nexus.core.wire import compact
-from nexus.services.history.transcript import Admitted, TranscriptMessage
+from nexus.services.history.messages import HistoryMessage
+from nexus.services.history.transcript import Admitted
 from nexus.services.text.neighbours import Neighbours, count_parted
 from nexus.services.text.tokens import Measure
 
@@ -111,7 +112,7 @@ class Passage:
 
     tag: str
     messages: list[dict[str, Any]]
-    origins: Sequence[TranscriptMessage | None]
+    origins: Sequence[HistoryMessage | None]
     dropped: int = 0
 
     @classmethod
@@ -135,7 +136,7 @@ class Passage:
                 "bytes": len(compact(self.messages)),
                 **({"tokens": sum(map(measure.message, self.messages))} if measure else {}),
                 "sources": [origin.source for origin in origins if origin.source],
-                "truncated": sum(origin.truncated for origin in origins),
+                "truncated": sum(origin.is_truncated for origin in origins),
                 "dropped": self.dropped,
                 "escaped": sum(origin.escaped for origin in origins) + count_parted(self.messages),
             }

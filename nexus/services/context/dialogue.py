@@ -15,9 +15,10 @@ from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
 from nexus.services.context.prompts import describe_tools, identity_block
 from nexus.services.history.forms import not_understood
-from nexus.services.history.merge import Utterance, merge, newest
-from nexus.services.history.rows import Entry, at_offset, count_others, parse_offset, read_rows
-from nexus.services.history.tool_calls import annotate_stored
+from nexus.services.history.merge import Utterance, merge, newest, read_dialogue
+from nexus.services.history.messages import HistoryMessage
+from nexus.services.history.rows import at_offset, count_others, parse_offset
+from nexus.services.history.tool_calls import annotate, read_tool_calls
 from nexus.services.text.escape import CountingEscape, canonical, escape
 from nexus.services.text.tokens import Measure
 
@@ -187,7 +188,7 @@ class MemoryFormatter:
             tag="SHARED_MEMORY",
             role="user",
             text=head + ("\n".join(lines) if shown else _NO_CONVERSATIONS),
-            sources=tuple(entry.id for message in shown for entry in message.entries if entry.id),
+            sources=tuple(entry.source for message in shown for entry in message.entries if entry.source),
             truncated=truncated,
             dropped=past.total - len(shown),
             escaped=counting.marked,
@@ -199,13 +200,12 @@ class MemoryFormatter:
     @staticmethod
     def _merge_messages_by_run_id(messages: Sequence[Any]) -> list[dict[str, Any]]:
         """The rows merged by run, newest first: humans as they are, the AI rows of a run as one row (contract §4.3)."""
-        entries, _ = read_rows(messages)
-        return [_as_row(message) for message in merge(entries)]
+        return [_as_row(message) for message in merge(read_dialogue(messages)[0])]
 
     @staticmethod
     def _extract_tool_call_annotation(tool_calls: Any) -> str:
         """`[tool_use:web_search, query:…]` for calls in either stored form; `""` for none."""
-        return annotate_stored(tool_calls, escape)
+        return annotate(read_tool_calls(tool_calls), escape)
 
 
 class FriendsInfoFormatter:
@@ -299,11 +299,11 @@ def _shown_time(moment: datetime | None, shift: timedelta) -> str:
     return local.isoformat(" ")[:16]
 
 
-def _body(entries: Sequence[Entry], limit: int, escape: CountingEscape) -> tuple[str, bool]:
+def _body(entries: Sequence[HistoryMessage], limit: int, escape: CountingEscape) -> tuple[str, bool]:
     """The shown text of a message of these rows, `limit` characters before escaping at most; whether it was cut."""
     texts, annotations = _parts_of(entries, escape)
     if not texts and not annotations:
-        return (_NO_TEXT if entries[0].role == "ai" else ""), False
+        return (_NO_TEXT if entries[0].role == "assistant" else ""), False
     shortened, was_cut = cut(texts, sum([len(annotation) + 1 for _, annotation in annotations]), limit)
     return _in_order(shortened, annotations, lambda together: _escaped_together(together, escape)), was_cut
 
@@ -328,7 +328,7 @@ def _escaped_together(texts: Sequence[str], escape: CountingEscape) -> list[str]
     return [escaped] if escaped else []
 
 
-def _parts_of(entries: Iterable[Entry], escape: CountingEscape) -> tuple[list[str], list[tuple[int, str]]]:
+def _parts_of(entries: Iterable[HistoryMessage], escape: CountingEscape) -> tuple[list[str], list[tuple[int, str]]]:
     """The texts of a message, and its annotations, each with the number of texts before it.
 
     A text of blanks alone is none.
@@ -338,14 +338,14 @@ def _parts_of(entries: Iterable[Entry], escape: CountingEscape) -> tuple[list[st
     for entry in entries:
         if entry.text and not entry.text.isspace():
             texts.append(entry.text)
-        if entry.stored_calls and (annotation := annotate_stored(entry.stored_calls, escape)):
-            annotations.append((len(texts), annotation))
+        if entry.calls:
+            annotations.append((len(texts), annotate(entry.calls, escape)))
     return texts, annotations
 
 
 def _as_row(message: Utterance) -> dict[str, Any]:
     if not message.is_merged:
-        return dict(message.entries[0].row)
+        return dict(message.entries[0].stored)
     latest = next(entry for entry in reversed(message.entries) if entry.moment == message.moment)
     text = _in_order(*_parts_of(message.entries, CountingEscape()), list)
     return {
@@ -357,7 +357,7 @@ def _as_row(message: Utterance) -> dict[str, Any]:
         "metadata": {
             "source": "merged",
             "original_count": len(message.entries),
-            "has_tool_calls": any(entry.tool_calls for entry in message.entries),
+            "has_tool_calls": any(entry.calls for entry in message.entries),
         },
     }
 

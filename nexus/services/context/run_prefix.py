@@ -18,9 +18,10 @@ from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Meta, Remembered
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
 from nexus.services.history.forms import Media, left_out_of, native
+from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.reader import UntilShown
 from nexus.services.history.rows import row_of
-from nexus.services.history.transcript import Admitted, TranscriptMessage, admit, transcript_of_run
+from nexus.services.history.transcript import Admitted, admit, transcript_of_run
 from nexus.services.text.tokens import Measure
 
 # The version of the kept form, a part of its key: replicas of another release cannot read it and do not find it.
@@ -154,9 +155,9 @@ class Said(NamedTuple):
         not_shown: results, and calls, in the message of the input that have no place in the layout.
     """
 
-    own: list[TranscriptMessage]
-    earlier: list[TranscriptMessage]
-    not_shown: list[TranscriptMessage]
+    own: list[HistoryMessage]
+    earlier: list[HistoryMessage]
+    not_shown: list[HistoryMessage]
 
 
 def said_in(request: BuildRequest) -> Said:
@@ -166,7 +167,7 @@ def said_in(request: BuildRequest) -> Said:
     if request.layout != "agent":
         return Said(later, [], beside)
     made = {call.id for item in later for call in item.calls}
-    own, earlier = list[TranscriptMessage](), [item for item in beside if item.role == "tool"]
+    own, earlier = list[HistoryMessage](), [item for item in beside if item.role == "tool"]
     for item in later:
         is_earlier = item.role == "tool" and item.call_id and item.call_id not in made
         (earlier if is_earlier else own).append(item)

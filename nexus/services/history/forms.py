@@ -158,13 +158,6 @@ class _Omitted(NamedTuple):
 _Piece = str | Media | _Call | _Result | _Omitted
 
 
-def native_rows(rows: Sequence[Any]) -> Sequence[Any]:
-    """The rows in the form inside; parts of one row come last part first, as rows do in a list of the newest first."""
-    if all(map(is_native, rows)):
-        return rows
-    return [part for row in rows for part in reversed(native(row))]
-
-
 def is_native(row: Any) -> bool:
     """Whether a row is in the form inside already, as nearly all are."""
     if not isinstance(row, dict):

@@ -1,7 +1,5 @@
-"""Rows of the history: read leniently as they are stored, and made of messages of the bus (contract §2, §5). Pure.
+"""Rows of the history, made of messages of the bus, and for which agent each is (contract §2, §5). Pure.
 
-- One malformed row never spoils the rest: it is repaired or not shown, and counted.
-- Times are compared as moments, never as text.
 - What is internal to a sub-agent is marked in its metadata, and shown to that agent alone.
 - Of a message above 4 KiB, objects and lists are recorded as the text that contexts show, and `raw` as JSON: hundreds
   of thousands of small values would have to be made each time the row is read.
@@ -13,20 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, get_args
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import (
     ABOUT_RESULT,
     AGENT_ID,
     INTERNAL,
-    LeftOut,
     Message,
     Role,
     is_internal,
     named_agent,
-    parse_moment,
-    read_role,
     to_milliseconds,
 )
 from nexus.core.ports import Row, RunOrigin
@@ -35,15 +30,11 @@ from nexus.core.ports.store import LONGEST_CONTENT
 from nexus.services.history.forms import (
     LEFT_OUT,
     RAW,
-    REPAIRED,
     TOOL_RESULT,
-    is_native,
-    left_out_of,
     native,
     read_input,
     success_of,
 )
-from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.text.content import as_text, compact_json
 
 Kind = Literal["main", "sub"]
@@ -138,8 +129,6 @@ def _text(given: Mapping[str, Any], name: str) -> str:
 # Offsets in use on earth end at 14 hours; anything beyond is a mistake (contract §4.5).
 _LARGEST_OFFSET: Final = 14 * 60
 
-_SHOWN: Final[Mapping[str, Literal["human", "ai"]]] = {"HUMAN": "human", "AI": "ai"}
-
 _SUCCESS: Final = "success"
 # The source of what a person says while a run is under way.
 _FURTHER: Final = "run_input"
@@ -163,77 +152,6 @@ BEFORE_ALL: Final = -1
 _MIDDLE: Final = re.compile(re.escape(LEFT_OUT_MARK).replace(r"\{\}", "([0-9]+)"))
 
 
-class Entry(NamedTuple):
-    """What one stored row says, whatever rows are read with it.
-
-    Attributes:
-        role: `""` for a row that is not shown.
-        id: `""` when the row has none.
-        run_id: `""` for a row that belongs to no run, or is not shown.
-        text: as stored; `""` for an answer without content.
-        moment: in UTC; None when the row has no readable time.
-        stored_calls: the tool calls that the row declared, as stored; None for a human's.
-        repaired: something in the row could not be read, or was not understood.
-        left_out: what it says besides, and is not shown.
-        row: the row as it is stored, or the part of it that this is.
-    """
-
-    role: Literal["human", "ai", ""]
-    id: str
-    run_id: str
-    text: str
-    moment: datetime | None
-    stored_calls: Any
-    repaired: bool
-    row: Any
-    left_out: tuple[LeftOut, ...] = ()
-
-    @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls that the row declared."""
-        return read_tool_calls(self.stored_calls) if self.stored_calls else ()
-
-
-def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[Entry], int]:
-    """What each row says, and how many of them had to be repaired or left out.
-
-    Rows of other roles (tools, system, commands), those internal to a sub-agent and those of the current run are not
-    shown, and not counted. A row of several messages has an entry for each.
-    """
-    entries = [entry for row in rows for entry in _entries_of(row)]
-    if current_run_id:
-        entries = [_not_shown(entry.row) if entry.run_id == current_run_id else entry for entry in entries]
-    return entries, [entry.repaired for entry in entries].count(True)
-
-
-def _entries_of(row: Any) -> list[Entry]:
-    """The entries of a row, the last first, as rows come in a list of the newest first."""
-    if is_native(row):
-        return [read_row(row)]
-    parts = native(row)
-    # What is one message stays as it is stored.
-    return [read_row(parts[0])._replace(row=row)] if len(parts) == 1 else [read_row(part) for part in reversed(parts)]
-
-
-def read_row(row: Any) -> Entry:
-    """What a row in the form inside says."""
-    if not isinstance(row, dict):
-        return _not_shown(row, faulty=True)
-    metadata, stored = row.get("metadata"), text_or_empty(row.get("role"))
-    role, internal = _SHOWN.get(stored), is_internal(metadata)
-    if role is None or internal:
-        return _not_shown(row, faulty=role is None and read_role(stored) is None and not internal)
-    text, moment = row.get("content"), parse_moment(row.get("timestamp"))
-    if text is None and role == "human":
-        return _not_shown(row, faulty=True)
-    calls = metadata.get("tool_calls") if isinstance(metadata, dict) and role == "ai" else None
-    # Older rows say None instead of "" when a model only made calls.
-    repaired = moment is None or row.get(REPAIRED) is True or (text is None and not read_tool_calls(calls))
-    row_id, run_id = text_or_empty(row.get("id")), text_or_empty(row.get("run_id"))
-    left_out = left_out_of(row, row_id)
-    return Entry(role, row_id, run_id, as_text(text), moment, calls, repaired, row, left_out)
-
-
 def chars_of(row: Row) -> int:
     """About how many characters a row holds in its content and its tool calls."""
     content, metadata = row.get("content"), row.get("metadata")
@@ -252,10 +170,6 @@ def count_others(rows: Sequence[Any], run_id: str) -> int:
     Whether the run's own input is among the rows depends on how fast it was recorded, which must not show.
     """
     return len([row for row in rows if not (run_id and isinstance(row, Mapping) and row.get("run_id") == run_id)])
-
-
-def _not_shown(row: Any, *, faulty: bool = False) -> Entry:
-    return Entry("", "", "", "", None, None, faulty, row)
 
 
 def parse_offset(value: Any) -> int | None:

@@ -13,40 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nexus.core.models import is_internal, parse_moment
+from nexus.core.models import is_internal
 from nexus.core.turns import ThinkingRound, TokenUsage, ToolOutcome
-from nexus.services.history.forms import native_rows, success_of
-from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
-from nexus.services.history.rows import PHASE, THINKING, USAGE, text_or_empty
-from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
-from nexus.services.history.transcript import Speaker, named_tool, speaker_of
-from nexus.services.text.content import as_text
+from nexus.services.history.messages import HistoryMessage, Place, places_in_run, read_messages
+from nexus.services.history.rows import PHASE, THINKING, USAGE
 from nexus.services.text.model_reply import Entry
 
 # Larger numbers are not exact in other JSON readers; no run takes so many tokens.
 _MOST_TOKENS: Final = 2**53
 # The name of a tool that is not known.
 _UNKNOWN: Final = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class RunMessage:
-    """One message of the run.
-
-    Attributes:
-        source: id of the recorded message; `""` where it has none.
-        text: `""` where an answer only makes calls; JSON for content that is no text.
-        calls: those that an answer makes.
-        tool: the tool of a result, `""` where that is unknown.
-        success: of a result that tells it; None for all else.
-    """
-
-    source: str
-    speaker: Speaker
-    text: str
-    calls: tuple[ToolCall, ...] = ()
-    tool: str = ""
-    success: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +44,7 @@ class TurnFacts:
     goal: str = ""
     workspace: str = ""
     rounds: tuple[ThinkingRound, ...] = ()
-    messages: tuple[RunMessage, ...] = ()
+    messages: tuple[HistoryMessage, ...] = ()
     outcomes: tuple[ToolOutcome, ...] = ()
     answer: str = ""
     finished: bool = False
@@ -77,7 +53,7 @@ class TurnFacts:
     @property
     def input(self) -> str:
         """The first message of the user."""
-        return next((item.text for item in self.messages if item.speaker == "user"), "")
+        return next((item.text for item in self.messages if item.role == "user"), "")
 
     @property
     def message_ids(self) -> tuple[str, ...]:
@@ -85,43 +61,23 @@ class TurnFacts:
         return tuple(item.source for item in self.messages if item.source)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row(PlacedRow):
-    """A row of the run.
-
-    Attributes:
-        call_id: the call that a result names; `""` for none.
-        content: of a result; never None.
-        tokens: the tokens that it took.
-        thinking: it is thought before acting, so no answer.
-    """
-
-    message: RunMessage
-    call_id: str
-    content: Any
-    tokens: int
-    thinking: bool
-
-
 def read_facts(
     rows: Sequence[Any], *, goal: str = "", workspace: str = "", rounds: Sequence[ThinkingRound] = ()
 ) -> TurnFacts:
     """The facts in the rows of one run, which may come in any order, repeated and malformed."""
-    rows = native_rows(rows)
-    ranks = stored_order(rows)
-    read = [item for index, row in enumerate(rows) if (item := _read_row(row, index, ranks[index]))]
-    places = places_in_run(read)
-    members = _once(sorted(read, key=lambda item: _place(item, places[item.index])))
+    read = [item for item in read_messages(rows) if item.role and not is_internal(item.metadata)]
+    first: dict[str | int, HistoryMessage] = {}
+    for _, item in sorted(zip(map(_place, places_in_run(read), read), read, strict=True)):
+        first.setdefault(item.source or item.rank, item)
+    members = tuple(first.values())
     outcomes, all_answered = _match_results(members)
-    last = next(
-        (item.message for item in reversed(members) if item.message.speaker == "assistant" and not item.thinking), None
-    )
+    last = next((item for item in reversed(members) if item.role == "assistant" and not _is_thought(item)), None)
     answered = last is not None and not last.calls
     return TurnFacts(
         goal,
         workspace,
         tuple(rounds),
-        tuple(item.message for item in members),
+        members,
         outcomes,
         answer=last.text if last and answered else "",
         finished=answered and all_answered,
@@ -129,54 +85,22 @@ def read_facts(
     )
 
 
-def _place(row: _Row, place: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The order of the row: of those of one moment an answer without calls comes last, however it was stored."""
+def _place(place: Place, item: HistoryMessage) -> tuple[Any, ...]:
+    """The order of the message: of those of one moment an answer without calls comes last, however it was stored."""
     *before, rank = place
-    return (*before, row.message.speaker == "assistant" and not row.message.calls, rank)
+    return (*before, item.role == "assistant" and not item.calls, rank)
 
 
-def _once(rows: Iterable[_Row]) -> list[_Row]:
-    """Each message once, the first of those with one id."""
-    first: dict[str | int, _Row] = {}
-    for row in rows:
-        first.setdefault(row.message.source or row.index, row)
-    return list(first.values())
+def _is_thought(item: HistoryMessage) -> bool:
+    """Whether it is thought before acting, so no answer."""
+    return item.metadata.get(PHASE) == THINKING
 
 
-def _read_row(row: Any, index: int, rank: int) -> _Row | None:
-    if not isinstance(row, Mapping) or is_internal(row.get("metadata")):
-        return None
-    content, metadata = row.get("content"), row.get("metadata")
-    speaker = speaker_of(row)
-    if speaker is None:
-        return None
-    known = metadata if isinstance(metadata, Mapping) else {}
-    is_result, is_answer = speaker == "tool", speaker == "assistant"
-    message = RunMessage(
-        text_or_empty(row.get("id")),
-        speaker,
-        as_text(content),
-        read_tool_calls(known.get("tool_calls")) if is_answer else (),
-        tool=named_tool(known) if is_result else "",
-        success=success_of(known) if is_result else None,
-    )
-    return _Row(
-        index,
-        parse_moment(row.get("timestamp")),
-        rank,
-        speaker == "user",
-        message,
-        as_id(known.get("call_id")),
-        "" if content is None else content,
-        tokens=_tokens(known.get(USAGE)) if is_answer else 0,
-        thinking=known.get(PHASE) == THINKING,
-    )
-
-
-def _usage(rows: Iterable[_Row]) -> TokenUsage:
+def _usage(messages: Iterable[HistoryMessage]) -> TokenUsage:
     counts = {True: 0, False: 0}
-    for row in rows:
-        counts[row.thinking] = min(counts[row.thinking] + row.tokens, _MOST_TOKENS)
+    for item in messages:
+        if item.role == "assistant":
+            counts[_is_thought(item)] = min(counts[_is_thought(item)] + _tokens(item.metadata.get(USAGE)), _MOST_TOKENS)
     return TokenUsage(thinking=counts[True], action=counts[False], total=counts[True] + counts[False])
 
 
@@ -195,7 +119,7 @@ def entries_of(facts: TurnFacts) -> Iterator[Entry]:
     """The turn as entries of a model's prompt, in the order of events; nothing is left out."""
     if facts.workspace:
         yield Entry({}, "workspace", facts.workspace)
-    inputs = 1 if facts.messages and facts.messages[0].speaker == "user" else 0
+    inputs = 1 if facts.messages and facts.messages[0].role == "user" else 0
     for item in facts.messages[:inputs]:
         yield from _entries_of_message(item)
     for thought in facts.rounds:
@@ -204,13 +128,13 @@ def entries_of(facts: TurnFacts) -> Iterator[Entry]:
         yield from _entries_of_message(item)
 
 
-def _entries_of_message(item: RunMessage) -> Iterator[Entry]:
-    if item.speaker == "tool":
+def _entries_of_message(item: HistoryMessage) -> Iterator[Entry]:
+    if item.role == "tool":
         success = {} if item.success is None else {"success": item.success}
-        yield Entry({"from": "tool", "tool": item.tool, **success}, "text", item.text)
+        yield Entry({"from": "tool", "tool": item.tool_name, **success}, "text", item.text)
         return
     if item.text:
-        yield Entry({"from": item.speaker}, "text", item.text)
+        yield Entry({"from": item.role}, "text", item.text)
     for call in item.calls:
         yield Entry({"from": "assistant", "calls": call.name}, "arguments", call.raw_arguments)
 
@@ -222,22 +146,23 @@ class _Call:
     place: int
     name: str
     arguments: Any = None
-    result: _Row | None = None
+    result: HistoryMessage | None = None
 
     @property
     def outcome(self) -> ToolOutcome:
         if self.result is None:
             return ToolOutcome(name=self.name, arguments=self.arguments)
-        success, content = self.result.message.success, self.result.content
-        return ToolOutcome(name=self.name, arguments=self.arguments, success=success, result=content)
+        content = self.result.row.get("content")
+        result = "" if content is None else content
+        return ToolOutcome(name=self.name, arguments=self.arguments, success=self.result.success, result=result)
 
 
 # Calls by age. Answered ones leave a queue when they come to its front.
 _Queue = deque[_Call]
-_Results = list[tuple[int, _Row]]
+_Results = list[tuple[int, HistoryMessage]]
 
 
-def _match_results(rows: Iterable[_Row]) -> tuple[tuple[ToolOutcome, ...], bool]:
+def _match_results(messages: Iterable[HistoryMessage]) -> tuple[tuple[ToolOutcome, ...], bool]:
     """The outcomes in the order in which the calls were made, and whether every call has a result."""
     calls: list[_Call] = []
     by_id: dict[str, _Queue] = {}
@@ -245,22 +170,22 @@ def _match_results(rows: Iterable[_Row]) -> tuple[tuple[ToolOutcome, ...], bool]
     newest: dict[str, _Queue] = {}
     # Results that name a call which is not made yet, and results that name none.
     early, nameless = _Results(), _Results()
-    for place, row in enumerate(rows):
+    for place, message in enumerate(messages):
         made: dict[str, _Queue] = {}
-        for item in row.message.calls:
+        for item in message.calls:
             call = _Call(place, item.name, item.arguments)
             calls.append(call)
             if item.id:
                 by_id.setdefault(item.id, _Queue()).append(call)
                 made.setdefault(item.id, _Queue()).append(call)
         newest |= made
-        if row.message.speaker == "tool":
-            if not row.call_id:
-                nameless.append((place, row))
-            elif answered := _first_open(newest.get(row.call_id, _Queue())):
-                answered.result = row
+        if message.role == "tool":
+            if not message.call_id:
+                nameless.append((place, message))
+            elif answered := _first_open(newest.get(message.call_id, _Queue())):
+                answered.result = message
             else:
-                early.append((place, row))
+                early.append((place, message))
     alone = [*_match_early(early, by_id), *_match_nameless(nameless, calls)]
     shown = sorted([*calls, *alone], key=lambda call: call.place)
     return tuple(call.outcome for call in shown), all(call.result for call in calls)
@@ -268,12 +193,12 @@ def _match_results(rows: Iterable[_Row]) -> tuple[tuple[ToolOutcome, ...], bool]
 
 def _match_early(results: _Results, by_id: Mapping[str, _Queue]) -> Iterator[_Call]:
     """Give results to later calls; yields those of calls that were never made."""
-    for place, row in results:
-        queue = by_id.get(row.call_id)
+    for place, item in results:
+        queue = by_id.get(item.call_id)
         if queue is None:
-            yield _Call(place, row.message.tool or _UNKNOWN, result=row)
+            yield _Call(place, item.tool_name or _UNKNOWN, result=item)
         elif call := _first_open(queue, after=place):
-            call.result = row
+            call.result = item
 
 
 def _match_nameless(results: _Results, calls: Sequence[_Call]) -> Iterator[_Call]:
@@ -282,11 +207,11 @@ def _match_nameless(results: _Results, calls: Sequence[_Call]) -> Iterator[_Call
     for call in calls:
         by_name.setdefault(call.name, _Queue()).append(call)
     every = _Queue(calls)
-    for place, row in results:
-        if answered := _first_open(by_name.get(row.message.tool, _Queue())) or _first_open(every):
-            answered.result = row
+    for place, item in results:
+        if answered := _first_open(by_name.get(item.tool_name, _Queue())) or _first_open(every):
+            answered.result = item
         else:
-            yield _Call(place, row.message.tool or _UNKNOWN, result=row)
+            yield _Call(place, item.tool_name or _UNKNOWN, result=item)
 
 
 def _first_open(queue: _Queue, *, after: int = 0) -> _Call | None:

@@ -9,7 +9,7 @@ ends in one.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from json import JSONDecoder
 from typing import Any, Final, NamedTuple
 
@@ -128,10 +128,10 @@ def _is_two_objects(text: str) -> bool:
     return text[end:].lstrip().startswith("{")
 
 
-def annotate_stored(stored: Any, escape: Callable[[str], str]) -> str:
-    """The annotation of the calls of one message, as stored; `""` for none."""
-    calls = [_annotated(call, escape) for call in read_tool_calls(stored)]
-    return f"[{'; '.join(calls)}]" if calls else ""
+def annotate(calls: Iterable[ToolCall], escape: Callable[[str], str]) -> str:
+    """The annotation of the calls of one message; `""` for none."""
+    annotated = [_annotated(call, escape) for call in calls]
+    return f"[{'; '.join(annotated)}]" if annotated else ""
 
 
 def _annotated(call: ToolCall, escape: Callable[[str], str]) -> str:

@@ -1,13 +1,9 @@
 """The messages of a session or a run, in order, and as a strict provider accepts them (contract §2, §4.6, §5). Pure.
 
-Rows of a session, or the later messages of a run, become a transcript:
+Rows of a session, or the later messages of a run, become a transcript, and behind the validity gate (`admit`) a list
+that keeps these rules, whatever the rows were:
 
-- One malformed row never spoils the rest: it is repaired or left out, and counted.
-- Everything is compared as moments, and nothing comes before the human input of its run: clocks differ.
-- Texts are escaped here; the arguments of calls stay exact.
-
-Then the validity gate (`admit`) leaves a list that keeps these rules, whatever the rows were:
-
+- Texts are escaped; the arguments of calls stay exact.
 - The results of a message's calls stand directly after it, in the order of the calls, also when they came later.
 - Every call is answered before anything else follows; for a lost or outstanding result stands a tool message that says
   so. A result answers a call of its own run, or else the one of its id in another run: some calls wait for an approval.
@@ -23,91 +19,40 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from pydantic_core import from_json
 
-from nexus.core.models import LeftOut, Message, Why, parse_moment, read_role
-from nexus.core.ports.store import CALLS_LEFT_OUT, LONGEST_CONTENT
-from nexus.services.history.forms import REPAIRED, left_out_of, native, native_rows, not_understood, success_of
-from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
-from nexus.services.history.rows import MAIN, Agent, count_others, row_of, text_or_empty
-from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
-from nexus.services.text.content import as_text
-from nexus.services.text.escape import escape_counted
+from nexus.core.models import LeftOut, Message, Why
+from nexus.services.history.forms import not_understood
+from nexus.services.history.messages import HistoryMessage, in_order, messages_of, read_messages
+from nexus.services.history.rows import MAIN, Agent, count_others, row_of
+from nexus.services.history.tool_calls import ToolCall
+from nexus.services.text.escape import canonical, escape_counted
 from nexus.services.text.neighbours import Neighbours
 
-Speaker = Literal["user", "assistant", "tool"]
 
-# By the role of a row.
-_SPEAKERS: Final[Mapping[str, Speaker]] = {"HUMAN": "user", "AI": "assistant", "TOOL": "tool"}
-# Recorded for a tool that did not give its name.
-_UNNAMED: Final = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class TranscriptMessage:
-    """One message before the validity gate.
-
-    Attributes:
-        text: escaped; `""` where nothing would be seen of it.
-        escaped: places that were marked in it.
-        source: id of the message or row; `""` when it has none.
-        run_id: results answer calls of their own run first.
-        calls: those that an assistant message declares.
-        call_id, tool_name: the call that a result names, and its tool; `""` when it names none.
-        failed: it is the result of a call that failed.
-        truncated: a long content was read without its middle, or many calls without the last of them.
-        left_out: what the message or row says besides, and is not shown.
-    """
-
-    role: Speaker
-    text: str
-    escaped: int = 0
-    source: str = ""
-    run_id: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    call_id: str = ""
-    tool_name: str = ""
-    failed: bool = False
-    truncated: bool = False
-    left_out: tuple[LeftOut, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Row(PlacedRow):
-    message: TranscriptMessage
-
-
-def transcript_of_run(later: Sequence[Message], agent: Agent = MAIN) -> list[TranscriptMessage]:
+def transcript_of_run(later: Sequence[Message], agent: Agent = MAIN) -> list[HistoryMessage]:
     """The messages of a run after its input, as they came. SYSTEM and COMMAND messages are passed over."""
-    rows = (row for message in later for row in native(row_of(message)))
-    return [item for row in rows if (item := _read_row(row, agent)[0]) is not None]
+    return [item for item in messages_of(map(row_of, later)) if item.role and agent.sees(item.metadata)]
 
 
 def transcript_of_rows(
     rows: Sequence[Any], agent: Agent = MAIN, *, current_run_id: str = ""
-) -> tuple[list[TranscriptMessage], int]:
+) -> tuple[list[HistoryMessage], int]:
     """The rows of a session, oldest first, and how many had to be repaired or left out.
 
     Not counted are those of the current run, of SYSTEM and COMMAND, and those that are not for `agent`.
     """
-    rows = native_rows(rows)
-    ranks = stored_order(rows)
-    shown, faults = [], 0
-    for index, row in enumerate(rows):
-        if current_run_id and isinstance(row, Mapping) and row.get("run_id") == current_run_id:
-            continue
-        item, faulty = _read_row(row, agent)
-        if item is not None:
-            moment = parse_moment(row.get("timestamp"))
-            shown.append(_Row(index, moment, ranks[index], item.role == "user", item))
-            faulty |= moment is None
-        faults += faulty
-    return [row.message for row in _in_order(shown)], faults
+    read = [
+        item
+        for item in read_messages(rows)
+        if (item.role is None or agent.sees(item.metadata)) and not (current_run_id and item.run_id == current_run_id)
+    ]
+    return in_order([item for item in read if item.role]), sum(item.is_faulty for item in read)
 
 
-def window_start(messages: Sequence[TranscriptMessage]) -> int:
+def window_start(messages: Sequence[HistoryMessage]) -> int:
     """Where to begin what is only the end of a session: with a human, and for many builds with the same one.
 
     If it began with whatever the limit lets in, each build would begin one message later than the last, and no provider
@@ -121,56 +66,6 @@ def window_start(messages: Sequence[TranscriptMessage]) -> int:
             sources = {index: messages[index].source.encode("utf-8", "replace") for index in places}
             return min(places, key=lambda index: hashlib.sha256(sources[index]).digest())
     return 0
-
-
-def _in_order(rows: list[_Row]) -> list[_Row]:
-    runs: dict[str, list[_Row]] = {}
-    for row in rows:
-        # A row without a run is one by itself.
-        runs.setdefault(row.message.run_id or f"\n{row.index}", []).append(row)
-    places = {index: place for members in runs.values() for index, place in places_in_run(members).items()}
-    return sorted(rows, key=lambda row: places[row.index])
-
-
-def _read_row(row: Any, agent: Agent) -> tuple[TranscriptMessage | None, bool]:
-    """What a row in the form inside says, and whether it cannot be read."""
-    if not isinstance(row, Mapping):
-        return None, True
-    speaker, metadata = speaker_of(row), row.get("metadata")
-    if speaker is None or not agent.sees(metadata):
-        return None, speaker is None and read_role(row.get("role")) is None
-    known = metadata if isinstance(metadata, Mapping) else {}
-    is_result, content = speaker == "tool", row.get("content")
-    text, escaped = escape_counted(as_text(content))
-    if not text.strip():
-        text, escaped = "", 0
-    source = text_or_empty(row.get("id"))
-    item = TranscriptMessage(
-        speaker,
-        text,
-        escaped,
-        source,
-        text_or_empty(row.get("run_id")),
-        read_tool_calls(known.get("tool_calls")) if speaker == "assistant" else (),
-        call_id=as_id(known.get("call_id")) if is_result else "",
-        tool_name=named_tool(known) if is_result else "",
-        failed=is_result and success_of(known) is False,
-        truncated=(isinstance(content, str) and len(content) > LONGEST_CONTENT) or bool(known.get(CALLS_LEFT_OUT)),
-        left_out=left_out_of(row, source),
-    )
-    # Older rows say None where a model only made calls, and a result may be nothing.
-    return item, row.get(REPAIRED) is True or (content is None and not is_result and not item.calls)
-
-
-def speaker_of(row: Mapping[str, Any]) -> Speaker | None:
-    """The speaker of a row in the form inside; None for one that no context shows."""
-    return _SPEAKERS.get(text_or_empty(row.get("role")))
-
-
-def named_tool(answers: Mapping[str, Any]) -> str:
-    """The tool that gave a result with this metadata; `""` where it does not say."""
-    name = text_or_empty(answers.get("tool_name"))
-    return "" if name == _UNNAMED else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +82,7 @@ class Window:
         unread: those of which nothing is understood.
     """
 
-    messages: Sequence[TranscriptMessage] = ()
+    messages: Sequence[HistoryMessage] = ()
     runs: frozenset[str] = frozenset()
     left_out: int = 0
     cut: bool = False
@@ -208,12 +103,12 @@ class Window:
         return cls(messages[start:], begun, start, cut, fetched, faults, not_understood(rows))
 
 
-def _begun_from(messages: Sequence[TranscriptMessage], start: int) -> frozenset[str]:
+def _begun_from(messages: Sequence[HistoryMessage], start: int) -> frozenset[str]:
     begun: dict[str, int] = {}
     for index, item in enumerate(messages):
         if item.role == "user" and item.run_id:
             # What is empty is not shown.
-            begun.setdefault(item.run_id, index if item.text else -1)
+            begun.setdefault(item.run_id, index if canonical(item.text).strip() else -1)
     return frozenset(run_id for run_id, index in begun.items() if index >= start)
 
 
@@ -241,7 +136,7 @@ class Admitted:
     """
 
     messages: list[dict[str, Any]]
-    origins: list[TranscriptMessage | None]
+    origins: list[HistoryMessage | None]
     repairs: list[str]
     left_out: list[LeftOut]
 
@@ -259,20 +154,20 @@ class _Call:
     name: str
     place: str
     order: int
-    result: TranscriptMessage | None = None
+    result: HistoryMessage | None = None
 
 
 @dataclass(slots=True)
 class _Step:
     """One message, and, if it declared calls, their results."""
 
-    origin: TranscriptMessage
+    origin: HistoryMessage
     message: dict[str, Any]
     calls: list[_Call] = field(default_factory=list)
 
 
 def admit(
-    messages: Iterable[TranscriptMessage],
+    messages: Iterable[HistoryMessage],
     where: str,
     *,
     after: Sequence[Mapping[str, Any]] = (),
@@ -285,6 +180,14 @@ def admit(
     - `going_on`: the runs may still be going on, so the last calls of each may yet be answered.
     """
     return _Gate(where, after, going_on=going_on).admit(messages)
+
+
+def _escaped(item: HistoryMessage) -> HistoryMessage:
+    """The message with its text escaped; `""` where nothing would be seen of it."""
+    text, escaped = escape_counted(item.text)
+    if not text.strip():
+        text, escaped = "", 0
+    return item if text == item.text else item._replace(text=text, escaped=escaped)
 
 
 class _Gate:
@@ -301,9 +204,9 @@ class _Gate:
         self._declared: dict[tuple[str, str], list[_Call]] = {}
         self._of_any_run: dict[str, list[_Call]] = {}
 
-    def admit(self, messages: Iterable[TranscriptMessage]) -> Admitted:
-        unmatched: list[tuple[int, TranscriptMessage]] = []
-        for item in messages:
+    def admit(self, messages: Iterable[HistoryMessage]) -> Admitted:
+        unmatched: list[tuple[int, HistoryMessage]] = []
+        for item in map(_escaped, messages):
             self._left_out += item.left_out
             if item.role == "tool":
                 call = self._call_of_id(item) if item.call_id else self._call_of_name(item)
@@ -328,7 +231,7 @@ class _Gate:
         self._steps.append(step)
         self._latest_step[step.origin.run_id] = step
 
-    def _declare_all(self, item: TranscriptMessage) -> None:
+    def _declare_all(self, item: HistoryMessage) -> None:
         """Declare the calls of `item`: in several messages, each answered before the next, where one is not enough."""
         order = len(self._steps)
         calls = [self._declare(call, f"{item.source}[{index}]", order) for index, call in enumerate(item.calls)]
@@ -362,13 +265,13 @@ class _Gate:
         self._ids.add(call_id)
         return _Call(source.id, source.name, call_id, name, place, order)
 
-    def _call_of_id(self, item: TranscriptMessage) -> _Call | None:
+    def _call_of_id(self, item: HistoryMessage) -> _Call | None:
         """The open call of that id in the newest message that declared one: an id may be used again."""
         same = self._declared.get((item.run_id, item.call_id), [])
         newest = takewhile(lambda call: call.order == same[-1].order, reversed(same))
         return next((call for call in reversed(list(newest)) if call.result is None), None)
 
-    def _call_of_name(self, item: TranscriptMessage) -> _Call | None:
+    def _call_of_name(self, item: HistoryMessage) -> _Call | None:
         """Of the calls declared last in the run and still open, the first of that name.
 
         Where it names no tool the first of all; where it names another, the only one.
@@ -378,7 +281,7 @@ class _Gate:
         others = unanswered if len(unanswered) == 1 or not item.tool_name else []
         return next(iter(same or others), None)
 
-    def _place_early(self, came: int, item: TranscriptMessage) -> None:
+    def _place_early(self, came: int, item: HistoryMessage) -> None:
         """Give a result whose clock is ahead of its call's, or that came in another run, to that call.
 
         Leave it out if there is none.
@@ -393,23 +296,23 @@ class _Gate:
             self._note(f"the tool result {item.source} answers no open call and was left out")
             self._leave_out("tool result", item, Why.UNMATCHED)
 
-    def _shown(self, step: _Step) -> list[tuple[dict[str, Any], TranscriptMessage | None]]:
-        shown: list[tuple[dict[str, Any], TranscriptMessage | None]] = [(step.message, step.origin)]
+    def _shown(self, step: _Step) -> list[tuple[dict[str, Any], HistoryMessage | None]]:
+        shown: list[tuple[dict[str, Any], HistoryMessage | None]] = [(step.message, step.origin)]
         for call in step.calls:
             if call.result is None:
                 yet = self._going_on and self._latest_step[step.origin.run_id].origin is step.origin
                 self._note(f"call {call.place} has no result{' yet' if yet else ''}")
                 text = NO_RESULT_YET if yet else NO_RESULT
             else:
-                text = call.result.text or (FAILED_RESULT if call.result.failed else EMPTY_RESULT)
-            failed = {"failed": True} if call.result and call.result.failed else {}
+                text = call.result.text or (FAILED_RESULT if call.result.success is False else EMPTY_RESULT)
+            failed = {"failed": True} if call.result and call.result.success is False else {}
             shown.append(({"role": "tool", "tool_call_id": call.id, "content": text, **failed}, call.result))
         return shown
 
     def _note(self, repair: str) -> None:
         self._repairs.append(f"{self._where}: {repair}")
 
-    def _leave_out(self, what: str, item: TranscriptMessage, why: Why) -> None:
+    def _leave_out(self, what: str, item: HistoryMessage, why: Why) -> None:
         self._left_out.append(LeftOut(what, item.source or self._where, why))
 
 

@@ -11,7 +11,7 @@
 - Work that grows with the rows is done in a thread.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,15 +29,13 @@ from nexus.core.models import is_internal, parse_moment, to_milliseconds, utc_no
 from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
 from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, CompactionRequest, Detail
 from nexus.services.due_work import NOTHING_DUE
+from nexus.services.history.messages import messages_of
 from nexus.services.history.rows import storable
-from nexus.services.history.tool_calls import read_tool_calls
-from nexus.services.history.transcript import speaker_of
 from nexus.services.memory.archive import archive
 from nexus.services.memory.documents import LOOKED_BACK, disowned_archives, document_of, read_all
 from nexus.services.memory.plan import MOST_ROWS, TailRows, look_at_runs, read_tail, select
 from nexus.services.memory.rule_summary import by_run, summarise
 from nexus.services.memory.units import KnownRuns
-from nexus.services.text.content import as_text
 from nexus.services.text.sentences import weight
 from nexus.services.text.tokens import Measure
 
@@ -336,9 +334,9 @@ def _runs_left(rows: Iterable[Row], covered: Iterable[Row]) -> frozenset[str]:
 
 def _cost_of(measure: Measure, row: Row) -> int:
     """The tokens that the row takes in a context; none where it is never shown."""
-    speaker, metadata = speaker_of(row), row.get("metadata")
-    if speaker is None:
-        return 0
-    calls = read_tool_calls(metadata.get("tool_calls")) if isinstance(metadata, Mapping) else ()
-    shown = [{"function": {"name": call.name, "arguments": call.raw_arguments}} for call in calls]
-    return measure.message({"role": speaker, "content": as_text(row.get("content")), "tool_calls": shown})
+    tokens = 0
+    for item in messages_of([row]):
+        calls = [{"function": {"name": call.name, "arguments": call.raw_arguments}} for call in item.calls]
+        shown = {"role": item.role, "content": item.text, "tool_calls": calls}
+        tokens += measure.message(shown) if item.role else 0
+    return tokens

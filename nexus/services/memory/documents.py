@@ -18,7 +18,7 @@ from nexus.core.models import is_internal
 from nexus.core.ports import MemoryStore, MessageStore, Row, TurnStore
 from nexus.core.wire import explain
 from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview, Snapshot, Tail
-from nexus.services.history.forms import PART, native
+from nexus.services.history.forms import native
 from nexus.services.history.transcript import admit, transcript_of_rows
 from nexus.services.text.content import as_text
 
@@ -193,14 +193,13 @@ async def audit(store: MemoryStore, turns: TurnStore, messages: MessageStore, ow
 
 def _in_short(row: Any) -> Row:
     """A row in the form inside, with no more of its content than whether it says something."""
-    named = {"id": f"{row['_id']} {row.get(PART, 0)}"}
-    return {**row, **named, "content": "…" if as_text(row.get("content")).strip() else ""}
+    return {**row, "content": "…" if as_text(row.get("content")).strip() else ""}
 
 
 def _shown(rows: Sequence[Row]) -> set[str]:
     """The `_id`s of the rows that a context shows."""
     messages, _ = transcript_of_rows(rows)
-    return {origin.source.rpartition(" ")[0] for origin in admit(messages, "rows").origins if origin}
+    return {origin.row["_id"] for origin in admit(messages, "rows").origins if origin}
 
 
 async def _compacted(store: MemoryStore, owner_key: str, session_id: str) -> tuple[Counter[str], Tail]:

@@ -20,16 +20,16 @@ from anyio import to_thread
 from nexus.core.models import LONG_AGO, SECOND, is_internal, is_object_id
 from nexus.core.ports import MessageStore, Row
 from nexus.core.working_memory import CompactionRequest, Tail, Target
+from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.rows import chars_of
 from nexus.services.history.run_facts import read_facts
 from nexus.services.memory.units import (
-    Item,
     KnownRuns,
     RunProgress,
     Unit,
     headless_runs,
     keeps_order,
-    ordered_items,
+    ordered_messages,
     recorded_at,
     silent_runs,
     stored_at,
@@ -212,7 +212,7 @@ def plan(
     - `fixed` are `_id`s of rows that stay with all of their unit: rows before them are not at hand.
     - Rows stored before `clear` are compacted whatever their kind, unless they are to be kept.
     """
-    items = ordered_items(rows)
+    items = ordered_messages(rows)
     units = units_of(items)
     target, run_id = request.target, request.run_id
     progress = RunProgress(items, known, now=now, idle=idle, asking=run_id, given_up=clear)
@@ -222,7 +222,7 @@ def plan(
         if _is_meant(unit, items, target, clear)
         and not (fixed and any(items[place].row["_id"] in fixed for place in unit.places))
     ]
-    counted = [item.message is not None and not (run_id and item.run_id == run_id) for item in items]
+    counted = [item.role is not None and not (run_id and item.run_id == run_id) for item in items]
     if request.keep_recent is not None:
         gone = _before_newest(movable, counted, request.keep_recent)
     elif request.keep_tokens is not None:
@@ -246,7 +246,7 @@ def plan(
     return tuple(item.row for place, item in enumerate(items) if place in covered)
 
 
-def _is_meant(unit: Unit, items: Sequence[Item], target: Target, clear: datetime) -> bool:
+def _is_meant(unit: Unit, items: Sequence[HistoryMessage], target: Target, clear: datetime) -> bool:
     if target == "all" or unit.is_block == (target == "tools"):
         return True
     return clear > LONG_AGO and all(recorded_at(items[place].row) < clear for place in unit.places)
@@ -285,7 +285,7 @@ def _between_runs(movable: Sequence[Unit], costs: Sequence[int], cut: int, spare
     return cut
 
 
-def _keep_order(covered: set[int], items: Sequence[Item], must: set[int], free: AbstractSet[int]) -> None:
+def _keep_order(covered: set[int], items: Sequence[HistoryMessage], must: set[int], free: AbstractSet[int]) -> None:
     """Change `covered` so that the rest of each run is shown in the same order as before.
 
     A run for which this is not so stays whole; or goes whole, where some of it must go or all of it may.

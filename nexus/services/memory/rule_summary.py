@@ -25,8 +25,8 @@ from typing import Final
 from nexus.core.models import parse_moment
 from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction
+from nexus.services.history.messages import Speaker
 from nexus.services.history.run_facts import TurnFacts, read_facts
-from nexus.services.history.transcript import Speaker
 from nexus.services.text.digest import (
     COUNT_ROOM,
     DECISION,
@@ -279,7 +279,7 @@ def _text_of(facts: TurnFacts, words: Words) -> str:
     asked = _labelled(words.asked, _said_by(facts, "user"), _ASKED_ROOM, words)
     if facts.finished:
         last = _labelled(words.answered, facts.answer, room, words)
-        earlier = [item.text for item in facts.messages if item.speaker == "assistant" and item.text != facts.answer]
+        earlier = [item.text for item in facts.messages if item.role == "assistant" and item.text != facts.answer]
         decided = sentences_with_cue(earlier, DECISION, most=1, room=_DECIDED_ROOM)
     else:
         last, decided = _labelled(words.said, _said_by(facts, "assistant"), room, words), []
@@ -302,7 +302,7 @@ def _tools_of(facts: TurnFacts, words: Words, room: int) -> str:
 
 
 def _said_by(facts: TurnFacts, speaker: Speaker) -> str:
-    return "\n".join(item.text for item in facts.messages if item.speaker == speaker and not is_blank(item.text))
+    return "\n".join(item.text for item in facts.messages if item.role == speaker and not is_blank(item.text))
 
 
 def _labelled(label: str, text: str, room: int, words: Words) -> str:

@@ -16,34 +16,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from nexus.core.models import LONG_AGO, is_internal, is_object_id, parse_moment, seconds_of
 from nexus.core.ports import Row
-from nexus.services.history.forms import native_rows
-from nexus.services.history.merge import Place, PlacedRow, places_in_run, stored_order
-from nexus.services.history.rows import text_or_empty
+from nexus.services.history.messages import HistoryMessage, in_order, places_in_run, read_messages
 from nexus.services.history.run_facts import read_facts
-from nexus.services.history.tool_calls import as_id, read_tool_calls
-from nexus.services.history.transcript import TranscriptMessage, admit, named_tool, speaker_of
+from nexus.services.history.transcript import admit
 
 # No call is awaited longer, nor does a run stay open longer by its silence (`memory.turn_idle_s`).
 LONGEST_CALL: Final = timedelta(hours=24)
-# The gate asks whether there is a text, and reads none.
-_SOME_TEXT: Final = "…"
-
-
-@dataclass(frozen=True, slots=True)
-class Item(PlacedRow):
-    """A row of a session.
-
-    `run_id` is `""` for a row of no run. `message` is the row as the validity gate takes it, without its text; None
-    for a row that is never shown.
-    """
-
-    row: Row
-    run_id: str
-    message: TranscriptMessage | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,35 +46,21 @@ class Unit:
         return self.places[-1]
 
 
-def ordered_items(rows: Sequence[Row]) -> list[Item]:
-    """The rows in the order of the conversation, whatever order they come in; an item for each message in a row."""
-    rows = native_rows(rows)
-    ranks = stored_order(rows)
-    items = [_item(row, index, ranks[index]) for index, row in enumerate(rows) if not is_internal(row.get("metadata"))]
-    runs: defaultdict[str, list[Item]] = defaultdict(list)
-    places: dict[int, Place] = {}
-    for item in items:
-        if item.message is None:
-            # It has no part in the order of its run, as it has none in a context.
-            places[item.index] = (item.moment or LONG_AGO, item.rank, True, item.rank)
-        else:
-            runs[item.run_id or f"\n{item.index}"].append(item)
-    for members in runs.values():
-        places |= places_in_run(members)
-    return sorted(items, key=lambda item: places[item.index])
+def ordered_messages(rows: Sequence[Row]) -> list[HistoryMessage]:
+    """What the rows say, in the order of the conversation, whatever order they come in."""
+    return in_order([item for item in read_messages(rows) if not is_internal(item.metadata)])
 
 
-def keeps_order(items: Iterable[Item]) -> bool:
+def keeps_order(items: Iterable[HistoryMessage]) -> bool:
     """Whether these rows of a run would be shown in this order without the run's other rows.
 
     Where clocks differ the order rests on the human input, before which nothing comes.
     """
-    shown = [item for item in items if item.message is not None]
-    places = places_in_run(shown)
-    return all(places[one.index] < places[following.index] for one, following in pairwise(shown))
+    places = places_in_run([item for item in items if item.role])
+    return all(one < following for one, following in pairwise(places))
 
 
-def units_of(items: Sequence[Item]) -> list[Unit]:
+def units_of(items: Sequence[HistoryMessage]) -> list[Unit]:
     """The units of ordered rows, by their last row."""
     runs: defaultdict[str, list[int]] = defaultdict(list)
     for place, item in enumerate(items):
@@ -106,7 +74,7 @@ def units_of(items: Sequence[Item]) -> list[Unit]:
     return _joined(units, items)
 
 
-def _joined(units: Iterable[Unit], items: Sequence[Item]) -> list[Unit]:
+def _joined(units: Iterable[Unit], items: Sequence[HistoryMessage]) -> list[Unit]:
     """The units by their last row, those of which a row is in both as one."""
     of_row: dict[str, Unit] = {}
     for unit in sorted(units, key=lambda unit: unit.end):
@@ -155,39 +123,23 @@ def _merged(blocks: Iterable[Unit]) -> list[Unit]:
     ]
 
 
-def _blocks(items: Sequence[Item]) -> list[Unit]:
-    shown = [replace(item.message, source=str(place)) for place, item in enumerate(items) if item.message is not None]
+def _blocks(items: Sequence[HistoryMessage]) -> list[Unit]:
+    # The gate asks whether there is a text, and reads none.
+    shown = [item._replace(text="…", rank=place) for place, item in enumerate(items) if item.role]
     admitted = admit(shown, "rows")
     # Places of the messages with calls and of their results; None for a lost result.
     groups: list[list[int | None]] = []
     for message, origin in zip(admitted.messages, admitted.origins, strict=True):
         if message["role"] == "tool":
-            groups[-1].append(int(origin.source) if origin else None)
+            groups[-1].append(origin.rank if origin else None)
         else:
-            groups.append([int(origin.source)] if origin and origin.calls else [])
+            groups.append([origin.rank] if origin and origin.calls else [])
     found = []
     for group in groups:
         places = tuple(sorted(place for place in group if place is not None))
         if places:
             found.append(Unit(places, items[places[0]].run_id, is_block=True, is_open=None in group))
     return found
-
-
-def _item(row: Mapping[str, Any], index: int, rank: int) -> Item:
-    metadata, run = row.get("metadata"), text_or_empty(row.get("run_id"))
-    speaker = speaker_of(row)
-    message = None
-    if speaker is not None:
-        known = metadata if isinstance(metadata, Mapping) else {}
-        message = TranscriptMessage(
-            speaker,
-            _SOME_TEXT,
-            run_id=run,
-            calls=read_tool_calls(known.get("tool_calls")) if speaker == "assistant" else (),
-            call_id=as_id(known.get("call_id")) if speaker == "tool" else "",
-            tool_name=named_tool(known) if speaker == "tool" else "",
-        )
-    return Item(index, parse_moment(row.get("timestamp")), rank, speaker == "user", dict(row), run, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +159,7 @@ class RunProgress:
 
     def __init__(
         self,
-        items: Sequence[Item],
+        items: Sequence[HistoryMessage],
         known: KnownRuns,
         *,
         now: datetime,
@@ -258,8 +210,8 @@ def headless_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> lis
     """The runs that may go on and whose human input is not among the rows, in the order of the rows."""
     return [
         run_id
-        for run_id, members in _by_run(native_rows([*rows])).items()
-        if _newest(members) >= now - idle and "user" not in map(speaker_of, members)
+        for run_id, members in _by_run(rows).items()
+        if _newest(members) >= now - idle and not any(item.role == "user" for item in read_messages(members))
     ]
 
 

@@ -54,8 +54,9 @@ from nexus.core.turns import (
 )
 from nexus.core.wire import is_deeper
 from nexus.services.due_work import NOTHING_DUE, count_in
+from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.rows import storable, text_or_empty
-from nexus.services.history.run_facts import RunMessage, TurnFacts, read_facts
+from nexus.services.history.run_facts import TurnFacts, read_facts
 from nexus.services.text.content import compact_json
 from nexus.services.text.escape import canonical, escape, escape_within_line, one_line
 from nexus.services.turns.rule_summary import summarise_by_rules, summarise_input
@@ -108,7 +109,7 @@ def _first_summaries(start: TurnStart) -> Summaries:
     if not start.rounds:
         return summarise_input(start.input)
     return summarise_by_rules(
-        TurnFacts(rounds=start.rounds, messages=(RunMessage(start.input_id, "user", start.input),))
+        TurnFacts(rounds=start.rounds, messages=(HistoryMessage("user", start.input, start.input_id),))
     )
 
 
@@ -270,7 +271,7 @@ def _changes_at_end(document: Row, facts: TurnFacts, rows: int, summarise_at: da
 
 def _says_all(document: Row, facts: TurnFacts) -> bool:
     """Whether the first summary, which is of the input alone, still covers the whole turn."""
-    input_alone = len(facts.messages) == 1 and facts.messages[0].speaker == "user" and not facts.rounds
+    input_alone = len(facts.messages) == 1 and facts.messages[0].role == "user" and not facts.rounds
     return input_alone and not document.get("rows") and _source(document) == "fallback"
 
 

@@ -188,12 +188,12 @@ def evidence_of(facts: TurnFacts) -> Evidence:
             facts.workspace,
             *(item.content for item in facts.rounds),
             *(item.text for item in facts.messages),
-            *(item.tool for item in facts.messages),
+            *(item.tool_name for item in facts.messages),
             *(text for call in calls for text in (call.name, call.raw_arguments)),
         ]
     )
-    came = [facts.answer, *(item.text for item in facts.messages if item.speaker == "tool")]
-    asked = "\n".join(item.text for item in facts.messages if item.speaker == "user")
+    came = [facts.answer, *(item.text for item in facts.messages if item.role == "tool")]
+    asked = "\n".join(item.text for item in facts.messages if item.role == "user")
     return evidence_in(
         everything,
         language=language_of_user(asked, facts.answer, facts.goal),

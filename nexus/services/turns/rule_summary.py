@@ -177,12 +177,12 @@ def _findings(facts: TurnFacts, came: Sequence[str], words: Words) -> list[str]:
 
 
 def _asked(facts: TurnFacts) -> str:
-    return "\n".join(item.text for item in facts.messages if item.speaker == "user" and not is_blank(item.text))
+    return "\n".join(item.text for item in facts.messages if item.role == "user" and not is_blank(item.text))
 
 
 def _thoughts(facts: TurnFacts) -> list[str]:
     """The texts of the model before its answer."""
-    said = [item.text for item in facts.messages if item.speaker == "assistant"]
+    said = [item.text for item in facts.messages if item.role == "assistant"]
     return [*(item.content for item in facts.rounds), *(text for text in said if text != facts.answer)]
 
 
@@ -190,4 +190,4 @@ def _spoken(facts: TurnFacts) -> Iterator[str]:
     """The answer, and the texts of the model before it, the latest first."""
     if facts.answer:
         yield facts.answer
-    yield from (item.text for item in reversed(facts.messages) if item.speaker == "assistant" and item.text)
+    yield from (item.text for item in reversed(facts.messages) if item.role == "assistant" and item.text)

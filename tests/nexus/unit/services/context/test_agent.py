@@ -22,9 +22,9 @@ from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.pinned import Placement
 from nexus.services.context.prompts import PromptManager
+from nexus.services.history.messages import HistoryMessage as Said
 from nexus.services.history.rows import MAIN, Agent
 from nexus.services.history.tool_calls import ToolCall
-from nexus.services.history.transcript import TranscriptMessage as Said
 from nexus.services.history.transcript import Window, faults
 from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo
 from nexus.services.text.tokens import Measure

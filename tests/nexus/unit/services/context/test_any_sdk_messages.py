@@ -14,8 +14,9 @@ from nexus.core.models import LeftOut, Message, Role, Why, parse_moment
 from nexus.core.ports import Row, RunOrigin
 from nexus.services.context.formats import FORMATS
 from nexus.services.history.forms import read_input
+from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.rows import human_row, llm_row, tool_row
-from nexus.services.history.transcript import TranscriptMessage, admit, transcript_of_rows, transcript_of_run
+from nexus.services.history.transcript import admit, transcript_of_rows, transcript_of_run
 from nexus.services.transfer.transcripts import messages_in, rows_of
 from tests.nexus.support import sdk_messages as sdk
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
@@ -192,7 +193,7 @@ def _imported(made: Making) -> list[Row]:
     ]
 
 
-def _said(made: Making, way: str) -> list[TranscriptMessage]:
+def _said(made: Making, way: str) -> list[HistoryMessage]:
     if way == "request":
         messages = [{**event.message, **_envelope(event, index)} for index, event in enumerate(made.events)]
         return transcript_of_run([Message.model_validate(message) for message in messages])

@@ -15,7 +15,8 @@ from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.run_prefix import RunPrefix
 from nexus.services.context.thinking import ThinkingInput, assemble_thinking, fit_thinking
-from nexus.services.history.transcript import TranscriptMessage, admit
+from nexus.services.history.messages import HistoryMessage
+from nexus.services.history.transcript import admit
 from nexus.services.text.tokens import Measure
 from nexus.services.turns.documents import RememberedTurn
 from tests.nexus.support.fake_counter import FakeCounter
@@ -36,10 +37,10 @@ class TestGate:
     def test_empty_and_unmatched(self) -> None:
         """Each has an entry besides its note; without an id its place is the list."""
         messages = [
-            TranscriptMessage("user", "hi", source="m1", run_id="r"),
-            TranscriptMessage("assistant", "", source="m2", run_id="r"),
-            TranscriptMessage("tool", "found", source="m3", run_id="r", call_id="nobody"),
-            TranscriptMessage("tool", "found", run_id="r"),
+            HistoryMessage("user", "hi", source="m1", run_id="r"),
+            HistoryMessage("assistant", "", source="m2", run_id="r"),
+            HistoryMessage("tool", "found", source="m3", run_id="r", call_id="nobody"),
+            HistoryMessage("tool", "found", run_id="r"),
         ]
         made = admit(messages, "history")
         assert made.left_out == [
@@ -53,8 +54,8 @@ class TestGate:
         """Goes on with the message, in order, whether that is shown or not."""
         image, thought = LeftOut("image", "m1", Why.MEDIA), LeftOut("thinking", "m2", Why.THINKING)
         messages = [
-            TranscriptMessage("user", "[image: image/png, 20 KB]", source="m1", left_out=(image,)),
-            TranscriptMessage("assistant", "", source="m2", left_out=(thought,)),
+            HistoryMessage("user", "[image: image/png, 20 KB]", source="m1", left_out=(image,)),
+            HistoryMessage("assistant", "", source="m2", left_out=(thought,)),
         ]
         assert admit(messages, "history").left_out == [image, thought, ("message", "m2", Why.EMPTY)]
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.services.context.dialogue import MemoryFormatter
-from nexus.services.history.merge import Utterance, merge
-from nexus.services.history.rows import read_rows
+from nexus.services.history.merge import Utterance, merge, read_dialogue
 
 merge_by_run_id = MemoryFormatter._merge_messages_by_run_id
 
@@ -32,7 +31,7 @@ def row(role: Any, content: Any, minute: Any, run_id: Any = "r1", **other: Any) 
 
 def merged(*rows: Any) -> list[Utterance]:
     """The rows as utterances, newest first."""
-    return merge(read_rows(rows)[0])
+    return merge(read_dialogue(rows)[0])
 
 
 def told(*rows: Any) -> list[str]:
@@ -42,7 +41,7 @@ def told(*rows: Any) -> list[str]:
 
 def repaired(*rows: Any) -> int:
     """How many rows had to be repaired or left out."""
-    return read_rows(rows)[1]
+    return read_dialogue(rows)[1]
 
 
 def test_merge_messages_by_run_id_simple() -> None:
@@ -97,9 +96,9 @@ def test_other_roles_are_left_out_without_being_faults(role: str) -> None:
 def test_the_current_run_is_left_out() -> None:
     """Its own input and answers are not the past; no current run leaves out nothing."""
     rows = [row("HUMAN", "q", 30), row("HUMAN", "now", 31, "r2"), row("HUMAN", "old", 29, "")]
-    entries, _ = read_rows(rows, current_run_id="r2")
-    assert [entry.text for entry in entries if entry.role] == ["q", "old"]
-    assert [entry.text for entry in read_rows(rows, current_run_id="")[0]] == ["q", "now", "old"]
+    entries, _ = read_dialogue(rows, current_run_id="r2")
+    assert [entry.text for entry in entries] == ["old", "q"]
+    assert [entry.text for entry in read_dialogue(rows, current_run_id="")[0]] == ["old", "now", "q"]
 
 
 class TestOrder:
@@ -219,13 +218,13 @@ class TestMalformedRows:
 
     def test_tool_calls_of_a_human_do_not_count(self) -> None:
         """Only a model makes calls."""
-        assert read_rows([row("HUMAN", "q", 30, metadata={"tool_calls": [CALL]})])[0][0].tool_calls == ()
+        assert read_dialogue([row("HUMAN", "q", 30, metadata={"tool_calls": [CALL]})])[0][0].calls == ()
 
     @pytest.mark.parametrize("timestamp", [None, "", "yesterday", "7.5", {}, float("nan")])
     def test_an_unreadable_time_is_counted(self, timestamp: Any) -> None:
         """The row is shown without one."""
         rows = [row("HUMAN", "q", timestamp)]
-        assert [entry.moment for entry in read_rows(rows)[0]] == [None]
+        assert [entry.moment for entry in read_dialogue(rows)[0]] == [None]
         assert repaired(*rows) == 1
 
     @given(
@@ -253,16 +252,14 @@ class TestMalformedRows:
     def test_any_rows_at_all(self, rows: list[Any]) -> None:
         """Nothing raises, nothing is changed, every row shown is in exactly one message, and newest come first."""
         before = copy.deepcopy(rows)
-        entries, faults = read_rows(rows)
+        entries, faults = read_dialogue(rows)
         utterances = merge(entries)
         assert rows == before
         assert 0 <= faults <= len(rows)
-        assert sorted(id(entry) for utterance in utterances for entry in utterance.entries) == sorted(
-            id(entry) for entry in entries if entry.role
-        )
+        assert sorted(id(entry) for utterance in utterances for entry in utterance.entries) == sorted(map(id, entries))
         assert [u[:4] for u in utterances] == sorted((u[:4] for u in utterances), reverse=True)
         assert sum(utterance.is_merged for utterance in utterances) == len(
-            {e.run_id for e in entries if e.role == "ai" and e.run_id}
+            {e.run_id for e in entries if e.role == "assistant" and e.run_id}
         )
         assert len(merge_by_run_id(rows)) == len(utterances)
 
@@ -277,7 +274,7 @@ def test_an_answer_never_stands_before_its_question() -> None:
         rows.append({**common, "id": f"h{number}", "role": "HUMAN", "content": "q", "timestamp": asked})
         answered = asked - timedelta(seconds=90)
         rows.append({**common, "id": f"a{number}", "role": "AI", "content": "a", "timestamp": answered})
-    shown = merge(read_rows(rows)[0])[::-1]
-    assert [(utterance.run_id, utterance.role) for utterance in shown] == [
-        (f"r{number}", role) for number in range(3) for role in ("human", "ai")
+    shown = merge(read_dialogue(rows)[0])[::-1]
+    assert [(utterance.run_id, utterance.is_answer) for utterance in shown] == [
+        (f"r{number}", is_answer) for number in range(3) for is_answer in (False, True)
     ]

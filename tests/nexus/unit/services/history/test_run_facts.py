@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ class TestWhatWasSaid:
         """The question, the calls, the results, the answer; and what the turn brings along."""
         rounds = (ThinkingRound(round_number=1, content="Search first."),)
         facts = read_facts(search().answer("There are 156.").rows, goal="reviews", workspace="a shelf", rounds=rounds)
-        assert [(item.speaker, item.text, item.tool, item.success) for item in facts.messages] == [
+        assert [(item.role, item.text, item.tool_name, item.success) for item in facts.messages] == [
             ("user", "Find reviews.", "", None),
             ("assistant", "Looking.", "", None),
             ("tool", '{"total":156}', "count", True),
@@ -70,7 +71,9 @@ class TestOrder:
         rows = search().answer("156").rows
         shuffled = [*rows, *(dict(rows[index]) for index in again)]
         chance.shuffle(shuffled)
-        assert read_facts(shuffled) == read_facts(rows)
+        found, expected = read_facts(shuffled), read_facts(rows)
+        assert replace(found, messages=()) == replace(expected, messages=())
+        assert [item.row for item in found.messages] == [item.row for item in expected.messages] == rows
 
     def test_clocks_that_are_behind(self) -> None:
         """Nothing comes before the question; what comes after goes by its time."""

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role
+from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.rows import Agent
-from nexus.services.history.transcript import TranscriptMessage, transcript_of_rows, transcript_of_run, window_start
+from nexus.services.history.transcript import admit, transcript_of_rows, transcript_of_run, window_start
 from nexus.services.text.escape import escape
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
@@ -181,8 +182,11 @@ class TestTexts:
     @pytest.mark.parametrize("role", ["HUMAN", "AI", "TOOL"])
     def test_texts_are_escaped(self, role: str) -> None:
         """Of everybody alike."""
-        (item,), faults = transcript_of_rows([row("x", role, self.FORGED)])
-        assert (item.text, item.escaped, faults) == (escape(self.FORGED), 3, 0)
+        rows = [row("a", "AI", "", tool_calls=[CALL]), row("x", role, self.FORGED, "12:00:01", call_id="c1")]
+        gated = admit(transcript_of_rows(rows)[0], "x")
+        (item,) = (origin for origin in gated.origins if origin and origin.source == "x")
+        assert item.text in [message["content"] for message in gated.messages]
+        assert (item.text, item.escaped) == (escape(self.FORGED), 3)
         assert item.text != self.FORGED
 
 
@@ -208,10 +212,10 @@ class TestRun:
         assert [item.source for item in transcript_of_run(later)] == ["a", "b", "c"]
 
 
-def run_of(number: int) -> list[TranscriptMessage]:
+def run_of(number: int) -> list[HistoryMessage]:
     """A run of a session: a question, a call, its result, the answer."""
     roles = ("user", "assistant", "tool", "assistant")
-    return [TranscriptMessage(role, "x", source=f"{role}-{number}-{place}") for place, role in enumerate(roles)]  # type: ignore[arg-type]  # roles are those of `TranscriptMessage`
+    return [HistoryMessage(role, "x", source=f"{role}-{number}-{place}") for place, role in enumerate(roles)]  # type: ignore[arg-type]  # roles are those of `HistoryMessage`
 
 
 class TestWindowStart:
@@ -230,10 +234,10 @@ class TestWindowStart:
 
     def test_a_run_longer_than_the_window(self) -> None:
         """It is not lost from sight when the next runs begin, and begins with the same answer in many builds."""
-        long_run = [TranscriptMessage("user", "Do it all.", source="h")]
+        long_run = [HistoryMessage("user", "Do it all.", source="h")]
         for step in range(2_000):
-            long_run.append(TranscriptMessage("assistant", "Next.", source=f"a-{step}"))
-            long_run.append(TranscriptMessage("tool", "Done.", source=f"t-{step}", call_id=str(step)))
+            long_run.append(HistoryMessage("assistant", "Next.", source=f"a-{step}"))
+            long_run.append(HistoryMessage("tool", "Done.", source=f"t-{step}", call_id=str(step)))
         session = [*long_run, *(item for number in range(100) for item in run_of(number))]
         starts = []
         for end in range(len(long_run), len(session), 4):

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role
+from nexus.services.history.messages import HistoryMessage as Said
 from nexus.services.history.tool_calls import ToolCall
 from nexus.services.history.transcript import CALL_ID, NAME, NO_RESULT, NO_RESULT_YET, Admitted, admit, faults
-from nexus.services.history.transcript import TranscriptMessage as Said
 from nexus.services.history.transcript import transcript_of_run as said_in_run
 
 
@@ -404,7 +404,7 @@ def histories(draw: st.DrawFn) -> list[Said]:
     kinds = draw(st.lists(_KINDS, max_size=12))
     seen = draw(st.lists(st.booleans(), min_size=len(kinds), max_size=len(kinds)))
     return [
-        Said(role, f"text {index}" if shown else "", 0, f"m{index}", run, calls, call_id, name)
+        Said(role, f"text {index}" if shown else "", f"m{index}", run, calls, call_id, name)
         for index, ((role, run, calls, call_id, name), shown) in enumerate(zip(kinds, seen, strict=True))
     ]
 

@@ -11,7 +11,7 @@ from nexus.core.ports import Row
 from nexus.core.working_memory import TARGETS, WHOLE, CompactionRequest, Target
 from nexus.services.history.transcript import transcript_of_rows
 from nexus.services.memory.plan import plan, tail_after
-from nexus.services.memory.units import LONGEST_CALL, KnownRuns, headless_runs, ordered_items, units_of
+from nexus.services.memory.units import LONGEST_CALL, KnownRuns, headless_runs, ordered_messages, units_of
 from tests.nexus.unit.services.memory.sessions import START, approvals, blocks, object_id, orphans, rows
 
 IDLE = timedelta(seconds=300)
@@ -72,7 +72,7 @@ def covered(given: list[Row], **changes: Any) -> list[str]:
 
 def runs_beside(given: list[Row], kept: list[Row]) -> list[set[str]]:
     """For each row that stays the runs of the rows that can only stay or go with it."""
-    items, ids = ordered_items(given), {found["_id"] for found in kept}
+    items, ids = ordered_messages(given), {found["_id"] for found in kept}
     return [
         {items[place].run_id for place in unit.places}
         for unit in units_of(items)
