@@ -6,7 +6,6 @@ not always tell, and `detail`.
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -94,7 +93,7 @@ def _read_data(url: str, detail: str, rules: Rules) -> tuple[Image | None, str]:
     text += "=" * (-len(text) % 4)
     try:
         data = base64.b64decode(text, validate=True) if "base64" in map(str.strip, parameters) else b""
-    except binascii.Error:
+    except ValueError:
         data = b""
     # The type that is said is often not the one that it is, and then the request is refused: claude-code#15746.
     media_type = _type_of_data(data) or _OTHER_NAMES.get(declared.strip(), declared.strip())
@@ -102,7 +101,8 @@ def _read_data(url: str, detail: str, rules: Rules) -> tuple[Image | None, str]:
     fits = media_type in rules.image_types and data and len(text) <= rules.image_base64
     if not fits or (rules.image_side is not None and _longer_side(data) > rules.image_side):
         return None, words
-    return Image(media_type, data=text, detail=detail), words
+    # Spelled anew: a strict reader refuses bits behind the last byte.
+    return Image(media_type, data=base64.b64encode(data).decode(), detail=detail), words
 
 
 def image_words(media_type: str = "", size: int = 0) -> str:

@@ -5,7 +5,7 @@ import struct
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nexus.core.models import LeftOut, Why
@@ -190,7 +190,7 @@ def test_the_type_is_that_of_the_bytes(data: bytes, media_type: str) -> None:
     "spelled", ["data:IMAGE/JPG;charset=x;BASE64,{}", "data:image/png;base64,{}\n", "DATA:;base64,{}"]
 )
 def test_other_spellings_of_the_same(spelled: str) -> None:
-    """Line ends, the other alphabet, no padding, percent signs."""
+    """Line ends, the other alphabet, no padding, percent signs, bits behind the last byte."""
     for data in (JPEG + b"\xfb\xff\xfe", JPEG + b"\xff" * 5):
         plain = base64.b64encode(data).decode()
         for written in (
@@ -198,6 +198,7 @@ def test_other_spellings_of_the_same(spelled: str) -> None:
             base64.urlsafe_b64encode(data).decode().rstrip("="),
             plain.replace("+", "%2B"),
             f" {plain[:9]}\n{plain[9:]}",
+            plain.replace("g==", "h=="),
         ):
             (part,) = parts_of("gemini", shown("gemini", image(spelled.format(written))))
             assert part == {"inline_data": {"mime_type": "image/jpeg", "data": plain}}
@@ -220,6 +221,7 @@ def test_a_mark_for_the_cache_may_stand_on_an_image() -> None:
 _URLS: Final = (
     st.text(max_size=30)
     | st.binary(max_size=40).map(data_url)
+    | st.text(max_size=8).map("data:image/png;base64,{}".format)
     | st.sampled_from([PNG, GIF, JPEG, WEBP, HEIC]).flatmap(
         lambda whole: st.integers(0, len(whole)).map(lambda end: data_url(whole[:end], "image/gif"))
     )
@@ -229,6 +231,7 @@ _URLS: Final = (
 
 @pytest.mark.parametrize("form", FORMATS)
 @given(urls=st.lists(_URLS | st.none(), min_size=1, max_size=4), words=st.text(max_size=5))
+@example(urls=["data:image/png;base64,é", "data:image/png;base64,%C3%A9"], words="")
 def test_whatever_the_address_the_provider_accepts_the_message(form: str, urls: list[Any], words: str) -> None:
     """Each image is shown, or stands in `left_out`."""
     converted = shown(form, *map(image, urls), text(words))
