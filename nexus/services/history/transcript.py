@@ -30,6 +30,7 @@ from nexus.services.history.rows import MAIN, Agent, count_others, row_of
 from nexus.services.history.tool_calls import ToolCall
 from nexus.services.text.escape import canonical, escape_counted
 from nexus.services.text.neighbours import Neighbours
+from nexus.services.tools.definitions import shown_name
 
 
 def transcript_of_run(later: Sequence[Message], agent: Agent = MAIN) -> list[HistoryMessage]:
@@ -119,7 +120,6 @@ FAILED_RESULT: Final = "(failed without a message)"
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _REFUSED = re.compile(r"[^A-Za-z0-9_-]")
-_NAME_CHARS: Final = 64
 _ID_CHARS: Final = 40
 # In one message; what OpenAI allows (docs/decisions/0013-one-list-three-formats.md).
 _CALLS: Final = 128
@@ -251,8 +251,7 @@ class _Gate:
                 self._of_any_run.setdefault(call.given_id, []).append(call)
 
     def _declare(self, source: ToolCall, place: str, order: int) -> _Call:
-        name, shown_id = (_REFUSED.sub("_", text) for text in (source.name, source.id))
-        name, shown_id = name[:_NAME_CHARS], shown_id[:_ID_CHARS]
+        name, shown_id = shown_name(source.name), _REFUSED.sub("_", source.id)[:_ID_CHARS]
         if name != source.name:
             self._note(f"the tool name of call {place} is not one that providers accept, and was changed")
         if shown_id != source.id:

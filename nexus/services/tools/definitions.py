@@ -5,7 +5,7 @@
 | OpenAI, chat completions | `function` |
 | OpenAI, Responses API, and Anthropic | `name` with `parameters`, `input_schema` or nothing |
 | MCP | `name` with `inputSchema` |
-| Gemini | `functionDeclarations`, or a declaration by itself with `parametersJsonSchema` or types in upper case |
+| Gemini | `functionDeclarations`, or a declaration by itself with `parametersJsonSchema` |
 
 Several come as a list, as Gemini's list or as `{"tools": […]}`, the answer of an MCP server.
 """
@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired
 
 from pydantic import Field
@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from nexus.core.models import AMBIGUOUS_ID, MAX_ID_CHARS, is_ambiguous
 from nexus.core.wire import is_deeper
-from nexus.services.tools.schemas import from_google, modern, target
+from nexus.services.tools.schemas import modern, target
 
 _REFUSED: Final = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_CHARS: Final = 64
@@ -35,19 +35,16 @@ _LISTS: Final = ("functionDeclarations", "function_declarations", "tools")
 _SCHEMAS: Final = ("parameters", "parametersJsonSchema", "parameters_json_schema", "input_schema", "inputSchema")
 # A flat definition is of a function that somebody else runs: `custom` is Anthropic's word for that.
 _FLAT_TYPES: Final = ("function", "custom")
-_NAME_PROPERTIES_TOO: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf", "patternProperties"})
-_GOOGLE_TYPES: Final = ("OBJECT", "TYPE_UNSPECIFIED")
 
 
 ToolName = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
 
 
 class Parameters(TypedDict, total=False):
-    """The JSON Schema of a tool's parameters, as far as it is checked; `required` names properties."""
+    """The JSON Schema of a tool's parameters, as far as it is checked."""
 
     type: str | list[str]
     properties: dict[str, dict[str, Any] | bool] | None
-    required: list[str] | bool | None
 
 
 class Function(TypedDict):
@@ -160,7 +157,7 @@ def read_definition(given: Any) -> Definition:
     if not isinstance(function["description"], str):
         raise ValueError(f"{at}description of {name!r}: a text is needed")
     checked = _checked_json(whole, name)
-    changed = _read_parameters(checked["function"], f"{at}parameters of {name!r}", google=_is_google(given))
+    changed = _read_parameters(checked["function"], f"{at}parameters of {name!r}")
     return Definition(checked, [*left_out, *changed])
 
 
@@ -189,11 +186,6 @@ def _in_function_form(given: Mapping[str, Any]) -> tuple[dict[str, Any], str, li
 def _is_flat(given: Mapping[str, Any]) -> bool:
     """Whether this is a definition whose function is not apart; a name alone is none."""
     return "name" in given and any(given.get(key) is not None for key in ("description", "type", *_SCHEMAS))
-
-
-def _is_google(given: Mapping[str, Any]) -> bool:
-    parameters = given.get("parameters")
-    return isinstance(parameters, Mapping) and parameters.get("type") in _GOOGLE_TYPES
 
 
 def _checked_json(whole: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -231,64 +223,39 @@ def logged_name(name: str) -> str:
     return f"(a name of {len(name)} characters)" if _REFUSED.search(name) or len(name) > _NAME_CHARS else name
 
 
-def shown_names(names: Iterable[str], refused: re.Pattern[str] = _REFUSED) -> dict[str, str]:
-    """For each name the one that models are shown: of at most 64 characters, none of them `refused`, and no other's.
+def shown_name(name: str, refused: re.Pattern[str] = _REFUSED) -> str:
+    """The name that models are shown: of at most 64 characters, none of them `refused`, and no other name's.
 
-    What is not `refused` by default is taken by all providers as a character of the name of a tool.
+    It depends on nothing else, so that a call in the history has the name under which its tool is offered. What is not
+    `refused` by default is taken by all providers as a character of the name of a tool.
     """
-    ordered = sorted(names)
-    shown = {name: name for name in ordered if 1 <= len(name) <= _NAME_CHARS and not refused.search(name)}
-    used = set(shown)
-    for name in ordered:
-        if name not in shown:
-            candidate = refused.sub("_", name)[:_NAME_CHARS] or "_"
-            if candidate in used:
-                digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
-                candidate = f"{candidate[: _NAME_CHARS - _DIGEST_CHARS - 1]}_{digest}"
-            shown[name] = candidate
-            used.add(candidate)
-    return shown
+    if 1 <= len(name) <= _NAME_CHARS and not refused.search(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+    return f"{refused.sub('_', name)[: _NAME_CHARS - _DIGEST_CHARS - 1]}_{digest}"
 
 
-def _read_parameters(function: dict[str, Any], where: str, *, google: bool) -> list[str]:
+def _read_parameters(function: dict[str, Any], where: str) -> list[str]:
     """Bring `parameters` of `function` into the form of JSON Schema. Returns the keywords that were changed."""
     given = function.get("parameters")
     if given is None:
         return []
-    if given is True:
-        given = {}
     if not isinstance(given, dict):
         raise ValueError(f"{where}: a JSON schema of type 'object' is needed")
-    _check_properties(given, where)
-    schema, changed = modern(from_google(given) if google else given)
-    if (reference := schema.get("$ref")) is not None:
+    if isinstance(given.get("$ref"), str):
         # No provider follows the reference of a whole schema.
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        referred = target(schema, reference) or {}
-        # It may have led to what no schema was expected in.
-        schema, more = modern(beside if "$ref" in referred else {**referred, **beside})
-        changed += ["$ref", *more]
-    # What is left out or followed may have named the properties.
-    _check_properties(schema, where)
-    kinds = schema.get("type", "object")
-    if kinds != "object":
-        if "object" not in kinds or isinstance(kinds, str):
-            raise ValueError(f"{where}: a JSON schema of type 'object' is needed")
+        given = {**(target(given, given["$ref"]) or {}), **given}
+        del given["$ref"]
+    properties = {} if given.get("properties") is None else given["properties"]
+    if not isinstance(properties, dict) or not all(isinstance(each, dict | bool) for each in properties.values()):
+        raise ValueError(f"{where}: properties must map each parameter to its schema")
+    schema, changed = modern(given)
+    if isinstance(schema.get("type"), list) and "object" in schema["type"]:
         schema["type"] = "object"
         changed.append("type")
+    if schema.setdefault("type", "object") != "object":
+        raise ValueError(f"{where}: a JSON schema of type 'object' is needed")
+    # OpenAI wants them said: langchain-ai/langchain-mcp-adapters#137.
+    schema.setdefault("properties", {})
     function["parameters"] = schema
     return changed
-
-
-def _check_properties(schema: Mapping[str, Any], where: str) -> None:
-    properties, required = schema.get("properties"), schema.get("required")
-    properties = {} if properties is None else properties
-    if not isinstance(properties, Mapping) or not all(isinstance(each, Mapping | bool) for each in properties.values()):
-        raise ValueError(f"{where}: properties must map each parameter to its schema")
-    if required is None or isinstance(required, bool):
-        return
-    named_elsewhere = bool(schema.keys() & _NAME_PROPERTIES_TOO)
-    if not isinstance(required, list) or not all(
-        isinstance(item, str) and (item in properties or named_elsewhere) for item in required
-    ):
-        raise ValueError(f"{where}: required must list names of properties")

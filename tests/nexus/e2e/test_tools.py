@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nexus.services.context.formats import Converted
+from nexus.services.tools.definitions import shown_name
 from tests.nexus.e2e.harness import Document, Environment, a_message, a_request, requesting, serving
 from tests.nexus.support.desk import Desk
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
@@ -20,7 +21,9 @@ SENT: list[Any] = [
     {"functionDeclarations": [{"name": "look", "parameters": {"type": "OBJECT", "required": []}}]},
     {"type": "function", "name": "ask", "parameters": {"type": "object", "properties": {}}, "strict": True},
 ]
-SHOWN = ["ask", "files_read_text", "find", "look"]
+FILES = shown_name("files.read/text")
+TOP = "_top_81bf98e4"
+SHOWN = ["ask", FILES, "find", "look"]
 
 
 def names_of(content: Document, form: str) -> list[str]:
@@ -46,8 +49,8 @@ async def test_tools_in_every_form_are_shown_in_every_form(environment: Environm
                 partial(a_request, run_metadata={"format": form}), partial(has_all_tools, form=form)
             )
             assert faults(Converted(content["messages"], content["tools"], [], [], content.get("system"))) == []
-            renamed = {"parameters": {"find": {"_top": "$top"}}} if form == "anthropic" else {}
-            assert content["context"]["renamed"] == {"tools": {"files_read_text": "files.read/text"}, **renamed}
+            parameters = {} if form != "anthropic" else {"parameters": {"find": {TOP: "$top"}}}
+            assert content["context"]["renamed"] == {"tools": {FILES: "files.read/text"}, **parameters}
             cut = {"what": "tool description", "where": "find", "why": "is longer than a provider or a setting allows"}
             assert (cut in content["context"]["left_out"]) == (form == "openai")
         letters = json.loads(await Desk("dead-letters", environment).said("list", "--json"))["letters"]

@@ -155,6 +155,8 @@ def _openai_functions(functions: Sequence[dict[str, Any]]) -> Iterator[str]:
         for node in _nodes(schema) if function.get("strict") else ():
             if node.get("type") == "object" and node.get("additionalProperties") is not False:
                 yield f"tools: {name} is strict, and an object in its schema is open"
+            if not {"type", "$ref", "anyOf"} & {*node}:
+                yield f"tools: {name} is strict, and something in its schema has no type"
 
 
 def _anthropic_tools(tools: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -171,6 +173,8 @@ def _gemini_schemas(functions: Sequence[dict[str, Any]]) -> Iterator[str]:
         for node in _nodes(schema):
             if "$ref" in node and node.keys() - {"$ref", "description", "default"}:
                 yield f"tools: {function['name']}: a reference has something beside it"
+            if not {*node.get("required", ())} <= {*node.get("properties", ())}:
+                yield f"tools: {function['name']}: required: property is not defined"
         try:
             for node in _nodes(schema):
                 _expanded(schema, node)

@@ -344,7 +344,6 @@ WRONG_TOOLS: Final[list[Any]] = [
     {"function": {**FUNCTION, "parameters": []}},
     {"function": {**FUNCTION, "parameters": {"properties": {"at": 5}}}},
     {"function": {**FUNCTION, "parameters": {"properties": ["at"]}}},
-    {"function": {**FUNCTION, "parameters": {"properties": {"at": {}}, "required": "at"}}},
     {**FLAT, "input_schema": []},
     {"type": "web_search", **FLAT},
     {"tools": [5]},

@@ -132,11 +132,6 @@ def calls_of(message: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, A
         yield call["id"], call["function"]["name"], arguments if arguments is not None else {_AS_TEXT: text}, whole
 
 
-def object_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The schema of a tool's parameters, with `"type": "object"`."""
-    return {"type": "object", "properties": {}, **(parameters or {})}
-
-
 def counted(count: int, one: str, several: str) -> list[str]:
     """A note with this count; none for 0."""
     return [f"{count} {one if count == 1 else several}"] if count else []

@@ -27,7 +27,6 @@ from nexus.services.context.formats.base import (
     Converted,
     GroupedMessages,
     calls_of,
-    counted,
     ending,
     leading_system,
     needs_opening,
@@ -54,13 +53,13 @@ def to_gemini(
     if needs_opening(messages, leading):
         conversation.open()
     places = [conversation.add(message, index) for index, message in enumerate(messages[leading:], leading)]
-    shown = shown_tools(tools, GEMINI, conversation.name)
+    shown = shown_tools(tools, GEMINI, _name)
     declarations = [_declaration(function) for function in shown.functions]
     return Converted(
         messages=conversation.grouped.messages,
         tools=[{"function_declarations": declarations}] if declarations else [],
         places=[None] * leading + places,
-        notes=[*conversation.notes(), *ending(messages), *shown.notes()],
+        notes=[*conversation.changes.notes(), *ending(messages), *shown.notes()],
         system={"parts": system} if system else None,
         left_out=[*conversation.left_out, *shown.left_out],
         renamed=shown.renamed,
@@ -72,12 +71,11 @@ class _Conversation:
         self.grouped = GroupedMessages("parts")
         self.left_out: list[LeftOut] = []
         self._names: dict[str, str] = {}
-        self._renamed: set[str] = set()
-        self._changes = Changes()
+        self.changes = Changes()
 
     def open(self) -> None:
         self.grouped.add("user", [{"text": OPENING}], "text")
-        self._changes.opened += 1
+        self.changes.opened += 1
 
     def add(self, message: Mapping[str, Any], index: int) -> tuple[int, int]:
         match message["role"]:
@@ -86,7 +84,7 @@ class _Conversation:
             case "tool":
                 place = self.grouped.add("user", [self._response(message)], "responses")
             case role:
-                self._changes.late_system += role == "system"
+                self.changes.late_system += role == "system"
                 parts = read_parts(message["content"], GEMINI, f"messages[{index}]", self.left_out)
                 shown = [{"text": part} if isinstance(part, str) else _image(part) for part in parts]
                 place = self.grouped.add("user", shown, "text")
@@ -96,8 +94,8 @@ class _Conversation:
         parts: list[dict[str, Any]] = [] if message["content"] is None else [{"text": message["content"]}]
         signature = {"thought_signature": _NO_SIGNATURE}
         for call_id, name, arguments, whole in calls_of(message):
-            self._changes.as_text += not whole
-            self._names[call_id] = self.name(name)
+            self.changes.as_text += not whole
+            self._names[call_id] = _name(name)
             call = {"name": self._names[call_id], "args": arguments, "id": call_id}
             parts.append({"function_call": call, **signature})
             signature = {}
@@ -108,22 +106,10 @@ class _Conversation:
         response = {"error" if message.get(FAILED) else "output": message["content"]}
         return {"function_response": {"name": self._names[call_id], "id": call_id, "response": response}}
 
-    def name(self, name: str) -> str:
-        """`name`, with one more underscore where it has a beginning that Gemini refuses."""
-        if not _BAD_BEGINNING.match(name):
-            return name
-        self._renamed.add(name)
-        return f"_{name}"
 
-    def notes(self) -> list[str]:
-        return [
-            *self._changes.notes(),
-            *counted(
-                len(self._renamed),
-                "tool name begins with no letter and has one more underscore before it",
-                "tool names begin with no letter and have one more underscore before them",
-            ),
-        ]
+def _name(name: str) -> str:
+    """`name`, with one more underscore where it has a beginning that Gemini refuses."""
+    return f"_{name}" if _BAD_BEGINNING.match(name) else name
 
 
 def _image(image: Image) -> dict[str, Any]:

@@ -21,8 +21,8 @@ class Rules:
         description: characters of the description of a tool.
         parameter: characters that the names of a tool's parameters may not have; there may be 64.
         top: keywords that may not stand at the top of the schema of a tool.
-        array_items: the schema of an array says what its items are.
-        own_references: a schema may refer to one that it is part of, and a reference may have anything beside it.
+        recursion: a schema may refer to one that it is part of, a reference have anything beside it, and `required`
+            name any property.
         image_types: of images in base64.
         image_base64: characters of an image in base64.
         image_side: pixels of the longer side of an image.
@@ -36,8 +36,7 @@ class Rules:
     description: int | None = None
     parameter: re.Pattern[str] | None = None
     top: frozenset[str] = frozenset()
-    array_items: bool = False
-    own_references: bool = True
+    recursion: bool = True
     image_types: frozenset[str]
     image_base64: int
     image_side: int | None = None
@@ -54,8 +53,6 @@ OPENAI: Final = Rules(
     description=1_024,
     # nspady/google-calendar-mcp#39: "must … not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level".
     top=frozenset({"allOf", "anyOf", "enum", "not", "oneOf"}),
-    # PrefectHQ/fastmcp#2464, AnswerDotAI/fastcore#798: "array schema missing items", also beside `prefixItems`.
-    array_items=True,
     # yuji-hatakeyama/opencode-gpt-imagegen#82: "['image/jpeg', 'image/png', 'image/gif', 'image/webp']".
     image_types=frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"}),
     # CosmosShadow/gptpdf#6: "below 20 MB in size".
@@ -86,11 +83,10 @@ ANTHROPIC: Final = Rules(
 GEMINI: Final = Rules(
     # google-gemini/gemini-cli#19083: "At most 512 function declarations can be specified".
     tools=512,
-    # NousResearch/hermes-agent#69924, TokenRhythm/opensquilla#1263: "items: missing field", at any depth.
-    array_items=True,
     # google-gemini/gemini-cli#5609 and #14945: some references of a schema to itself are refused, and which is not
-    # documented; anomalyco/opencode#12295: "only description and default can be set alongside" a reference.
-    own_references=False,
+    # documented; anomalyco/opencode#12295: "only description and default can be set alongside" a reference;
+    # probelabs/probe#569: "required[0]: property is not defined".
+    recursion=False,
     # Google docs, "Image understanding"; GIF is refused: discuss.ai.google.dev, topic 71468.
     image_types=frozenset({"image/heic", "image/heif", "image/jpeg", "image/png", "image/webp"}),
     # Google docs, "Image understanding": 7 MB a file.

@@ -13,6 +13,8 @@ from nexus.services.history.messages import HistoryMessage as Said
 from nexus.services.history.tool_calls import ToolCall
 from nexus.services.history.transcript import CALL_ID, NAME, NO_RESULT, NO_RESULT_YET, Admitted, admit, faults
 from nexus.services.history.transcript import transcript_of_run as said_in_run
+from nexus.services.tools.definitions import shown_name
+from nexus.services.tools.registry import ToolRegistry
 
 
 def message(role: Role, content: Any = None, message_id: str = "msg_1", **metadata: Any) -> Message:
@@ -107,6 +109,17 @@ def test_a_call_without_text_has_null_content() -> None:
         assert shown(ai(text, nested()), result("r", "c1"))[0]["content"] is None
 
 
+def test_calls_have_the_names_under_which_their_tools_are_offered() -> None:
+    """Long names with the same beginning are told apart in both."""
+    registry, names = ToolRegistry(), [f"{'x' * 70}{number}" for number in range(3)]
+    registry.set_remote({"name": name, "description": ""} for name in names)
+    calls = [nested(f"c{number}", name) for number, name in enumerate(names)]
+    declared = shown(ai(None, *calls))[0]["tool_calls"]
+    offered = {tool["registered_as"]: tool["function"]["name"] for tool in registry.definitions()}
+    assert [call["function"]["name"] for call in declared] == [offered[name] for name in names]
+    assert len({*offered.values()}) == len(names)
+
+
 @pytest.mark.parametrize(
     ("call", "function"),
     [
@@ -119,8 +132,9 @@ def test_a_call_without_text_has_null_content() -> None:
         (nested(arguments="[1]"), {"name": "search", "arguments": '{"arguments":"[1]"}'}),
         (nested(arguments='{"q": "[THIS_MOMENT]"}'), {"name": "search", "arguments": '{"q": "[THIS_MOMENT]"}'}),
         (nested(name=None), {"name": "unknown", "arguments": '{"q": 1}'}),
-        (nested(name="a b[/x]"), {"name": "a_b__x_", "arguments": '{"q": 1}'}),
-        (nested(name="x" * 80), {"name": "x" * 64, "arguments": '{"q": 1}'}),
+        (nested(name="a b[/x]"), {"name": shown_name("a b[/x]"), "arguments": '{"q": 1}'}),
+        (nested(name="x" * 80), {"name": shown_name("x" * 80), "arguments": '{"q": 1}'}),
+        (nested(name=shown_name("x" * 80)), {"name": shown_name("x" * 80), "arguments": '{"q": 1}'}),
     ],
 )
 def test_stored_forms_of_a_call(call: dict[str, Any], function: dict[str, str]) -> None:

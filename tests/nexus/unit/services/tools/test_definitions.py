@@ -7,7 +7,7 @@ from google.genai import types as google
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nexus.services.tools.definitions import logged_name, read_definition, read_definitions, shown_names
+from nexus.services.tools.definitions import logged_name, read_definition, read_definitions, shown_name
 from nexus.services.tools.schemas import modern
 
 SCHEMA: Final = {
@@ -24,7 +24,6 @@ GOOGLE: Final = {
         "days": {"type": "INTEGER", "nullable": True},
     },
     "required": ["city"],
-    "propertyOrdering": ["days", "city"],
 }
 DESCRIBED: Final = {"name": "weather", "description": "The weather"}
 
@@ -96,8 +95,6 @@ def test_a_tool_without_parameters(missing: dict[str, Any]) -> None:
         ({"name": "a", "inputSchema": {"type": ["string", "null"]}}, "parameters of 'a': a JSON schema of type"),
         ({"name": "a", "inputSchema": False}, "parameters of 'a': a JSON schema of type 'object' is needed"),
         ({"name": "a", "inputSchema": {"properties": {"x": "number"}}}, "parameters of 'a': properties must map"),
-        ({"name": "a", "inputSchema": {"required": ["x"]}}, "parameters of 'a': required must list names"),
-        ({"name": "a", "inputSchema": {"required": ["x"], "allOf": []}}, "parameters of 'a': required must list names"),
         ([], "definition: a mapping is needed, not list"),
         ({"tools": []}, "function: a mapping with name"),
         ([{"function_declarations": [DESCRIBED, 5]}], "[0].function_declarations[1]: definition: a mapping is needed"),
@@ -114,7 +111,10 @@ def test_what_cannot_be_understood_is_refused_with_the_reason(wrong: Any, said: 
     ("older", "draft_2020_12"),
     [
         pytest.param({"type": "STRING"}, {"type": "string"}, id="Google's types"),
-        pytest.param({"type": "int"}, {"type": "integer"}, id="types of Python"),
+        pytest.param({"type": "int"}, {}, id="types of Python"),
+        pytest.param({"type": "string", "nullable": True}, {"type": ["string", "null"]}, id="OpenAPI"),
+        pytest.param({"type": "array"}, {"type": "array", "items": {}}, id="an array of anything"),
+        pytest.param({"any_of": [{"min_items": 1}]}, {"anyOf": [{"minItems": 1}]}, id="names of Python"),
         pytest.param({"type": "any"}, {}, id="a type that there is not"),
         pytest.param({"type": ["string", "any", "null"]}, {"type": ["string", "null"]}, id="one of several"),
         pytest.param({"type": "string", "required": True}, {"type": "string"}, id="required of draft 3"),
@@ -125,21 +125,15 @@ def test_what_cannot_be_understood_is_refused_with_the_reason(wrong: Any, said: 
         ),
         pytest.param(
             {"items": [{}], "additionalItems": False},
-            {"prefixItems": [{}], "items": {}, "maxItems": 1},
+            {"prefixItems": [{}], "items": {"not": {}}},
             id="closed tuple",
-        ),
-        pytest.param(
-            {"prefixItems": [{}], "items": False}, {"prefixItems": [{}], "items": {}, "maxItems": 1}, id="closed"
         ),
         pytest.param({"items": True}, {"items": {}}, id="anything"),
         pytest.param({"anyOf": [True, False]}, {"anyOf": [{}, {"not": {}}]}, id="booleans"),
         pytest.param({"additionalProperties": False}, {"additionalProperties": False}, id="a boolean that stays"),
         pytest.param({"anyOf": [], "enum": [], "oneOf": None, "enums": []}, {"enums": []}, id="empty"),
-        pytest.param(
-            {"minLength": "2", "maxItems": -1, "maximum": "x", "minItems": 1.5}, {"minLength": 2}, id="counts"
-        ),
+        pytest.param({"minLength": "2", "maxItems": -1, "maximum": "x", "minItems": 1}, {"minItems": 1}, id="counts"),
         pytest.param({"multipleOf": 0, "uniqueItems": "yes", "title": None}, {}, id="values of other types"),
-        pytest.param({"minimum": -(10**400), "maxLength": 10**400, "maximum": "9" * 5_000}, {}, id="huge numbers"),
         pytest.param({"$ref": "#/$defs/none"}, {}, id="a reference to nothing"),
         pytest.param({"$ref": "https://example.com/s.json", "title": "s"}, {"title": "s"}, id="a reference elsewhere"),
         pytest.param(
@@ -171,7 +165,7 @@ def test_the_reference_of_a_whole_schema_is_followed() -> None:
     read = read_definition({"name": "f", "inputSchema": whole})
     parameters = read.checked["function"]["parameters"]
     assert parameters == {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": whole["$defs"]}
-    assert read.changed == ["$ref"]
+    assert read.changed == []
 
 
 def test_the_reference_of_a_whole_schema_leads_anywhere() -> None:
@@ -180,21 +174,22 @@ def test_the_reference_of_a_whole_schema_leads_anywhere() -> None:
     read = read_definition({"name": "f", "inputSchema": {"$ref": "#/x/1", "x": [5, referred]}})
     parameters = read.checked["function"]["parameters"]
     assert {name: parameters[name] for name in parameters if name != "x"} == {
+        "type": "object",
         "properties": {"a": {"type": "string"}},
         "required": ["a"],
     }
-    assert {*read.changed} == {"$ref", "type", "required", "minProperties"}
+    assert {*read.changed} == {"type", "required", "minProperties"}
     nowhere = {"properties": {"a": {"$ref": f"#/allOf/{'9' * 5_000}"}}, "allOf": [{}]}
     assert read_definition({"name": "f", "inputSchema": nowhere}).changed == ["$ref"]
 
 
 def test_integers_beyond_those_of_stores() -> None:
     """Schemas of other languages have them as bounds; they are kept as floats."""
-    largest = {"maximum": 2**64 - 1, "minimum": "-1e30", "default": 2**63, "const": 2**63 - 1}
+    largest = {"maximum": 2**64 - 1, "minimum": -(10**400), "default": 2**63, "const": 2**63 - 1}
     read = read_definition({"name": "f", "inputSchema": {"properties": {"a": largest}}})
     bounds = read.checked["function"]["parameters"]["properties"]["a"]
-    assert bounds == {"maximum": 2.0**64, "minimum": -1e30, "default": 2.0**63, "const": 2**63 - 1}
-    assert {name for name, bound in bounds.items() if isinstance(bound, float)} == {"maximum", "minimum", "default"}
+    assert bounds == {"maximum": 2.0**64, "default": 2.0**63, "const": 2**63 - 1}
+    assert {name for name, bound in bounds.items() if isinstance(bound, float)} == {"maximum", "default"}
 
 
 _VALUES: Final = st.recursive(
@@ -265,13 +260,12 @@ def test_a_name_that_may_be_any_text_is_not_logged(name: str, shown: str) -> Non
 @given(st.sets(st.text(min_size=1, max_size=80) | st.sampled_from(["a.b", "a/b", "a_b", "a b"]), max_size=12))
 def test_shown_names_are_valid_and_differ(names: set[str]) -> None:
     """Whatever the names are; those that providers take stay."""
-    names = {name for name in names if name.isprintable()}
-    shown = shown_names(names)
-    assert shown.keys() == names
+    shown = {name: shown_name(name) for name in names}
     assert len(set(shown.values())) == len(names)
     for name, other in shown.items():
         valid = other.isascii() and 1 <= len(other) <= 64 and all(char.isalnum() or char in "_-" for char in other)
         assert valid
+        assert shown_name(other) == other
         assert other == name or not (
             name.isascii() and len(name) <= 64 and name.replace("_", "").replace("-", "").isalnum()
         )
