@@ -14,14 +14,17 @@ Demands of that API beyond its types, and how they are met:
 The sources are in docs/decisions/0013-one-list-three-formats.md; the rules for tools and images are in `rules.py`.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from nexus.core.models import LeftOut
 from nexus.services.context.formats.base import (
+    AS_TEXT,
     FAILED,
+    LATE_SYSTEM,
+    OPENED,
     OPENING,
-    Changes,
     Converted,
     GroupedMessages,
     Place,
@@ -35,6 +38,8 @@ from nexus.services.context.formats.base import (
 from nexus.services.context.formats.media import Image, read_parts
 from nexus.services.context.formats.rules import ANTHROPIC
 from nexus.services.context.formats.tools import shown_tools
+
+_SHORTENED: Final = "assistant texts that ended in white space, which was cut"
 
 
 def to_anthropic(
@@ -57,7 +62,7 @@ def to_anthropic(
         messages=conversation.grouped.messages,
         tools=[_tool(function) for function in shown.functions],
         places=[None] * leading + [(place.message, place.first) for place in places],
-        notes=[*conversation.notes(), *ending(messages), *shown.notes()],
+        notes=[*counted(conversation.changes), *ending(messages), *counted(shown.repaired)],
         system=system or None,
         left_out=[*conversation.left_out, *shown.left_out],
         renamed=shown.renamed,
@@ -68,12 +73,11 @@ class _Conversation:
     def __init__(self) -> None:
         self.grouped = GroupedMessages("content")
         self.left_out: list[LeftOut] = []
-        self._changes = Changes()
-        self._shortened = 0
+        self.changes = Counter[str]()
 
     def open(self) -> None:
         self.grouped.add("user", [_text(OPENING)])
-        self._changes.opened += 1
+        self.changes[OPENED] += 1
 
     def add(self, message: Mapping[str, Any], index: int) -> Place:
         match message["role"]:
@@ -82,7 +86,7 @@ class _Conversation:
             case "tool":
                 return self.grouped.add("user", [_result(message)])
             case role:
-                self._changes.late_system += role == "system"
+                self.changes[LATE_SYSTEM] += role == "system"
                 parts = read_parts(message["content"], ANTHROPIC, f"messages[{index}]", self.left_out)
                 return self.grouped.add(
                     "user", [_text(part) if isinstance(part, str) else _image(part) for part in parts]
@@ -92,22 +96,12 @@ class _Conversation:
         blocks = []
         if message["content"] is not None:
             text = message["content"].rstrip()
-            self._shortened += text != message["content"]
+            self.changes[_SHORTENED] += text != message["content"]
             blocks.append(_text(text))
         for call_id, name, arguments, whole in calls_of(message):
-            self._changes.as_text += not whole
+            self.changes[AS_TEXT] += not whole
             blocks.append({"type": "tool_use", "id": call_id, "name": name, "input": arguments})
         return blocks
-
-    def notes(self) -> list[str]:
-        return [
-            *self._changes.notes(),
-            *counted(
-                self._shortened,
-                "assistant text ended in white space, which was cut",
-                "assistant texts ended in white space, which was cut",
-            ),
-        ]
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The common parts of conversions to the forms of providers. Pure."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -74,29 +75,15 @@ class GroupedMessages:
         return Place(len(self.messages) - 1, first, len(present) - 1)
 
 
-@dataclass(slots=True)
-class Changes:
-    """Counts, for the notes, of changes that more than one format makes."""
+# What more than one format changes, as it stands in the notes.
+OPENED: Final = "user texts that were put before the first message"
+LATE_SYSTEM: Final = "system messages after the first others, shown as texts of the user"
+AS_TEXT: Final = "calls with arguments that cannot be sent as an object"
 
-    opened: int = 0
-    late_system: int = 0
-    as_text: int = 0
 
-    def notes(self) -> list[str]:
-        """The notes."""
-        return [
-            *counted(self.opened, "user text was put before the first message", "user texts were put before others"),
-            *counted(
-                self.late_system,
-                "system message after the first others is shown as text of the user",
-                "system messages after the first others are shown as text of the user",
-            ),
-            *counted(
-                self.as_text,
-                "call has arguments that cannot be sent as an object",
-                "calls have arguments that cannot be sent as an object",
-            ),
-        ]
+def counted(changes: Counter[str]) -> list[str]:
+    """The notes on these changes."""
+    return [f"{what}: {count}" for what, count in changes.items() if count]
 
 
 def needs_opening(messages: Sequence[Mapping[str, Any]], leading: int) -> bool:
@@ -130,11 +117,6 @@ def calls_of(message: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, A
         arguments = _parsed(text)
         whole = arguments is not None
         yield call["id"], call["function"]["name"], arguments if arguments is not None else {_AS_TEXT: text}, whole
-
-
-def counted(count: int, one: str, several: str) -> list[str]:
-    """A note with this count; none for 0."""
-    return [f"{count} {one if count == 1 else several}"] if count else []
 
 
 def _parsed(text: str) -> dict[str, Any] | None:

@@ -16,17 +16,21 @@ docs/decisions/0013-one-list-three-formats.md; the rules for tools and images ar
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nexus.core.models import LeftOut
 from nexus.services.context.formats.base import (
+    AS_TEXT,
     FAILED,
+    LATE_SYSTEM,
+    OPENED,
     OPENING,
-    Changes,
     Converted,
     GroupedMessages,
     calls_of,
+    counted,
     ending,
     leading_system,
     needs_opening,
@@ -59,7 +63,7 @@ def to_gemini(
         messages=conversation.grouped.messages,
         tools=[{"function_declarations": declarations}] if declarations else [],
         places=[None] * leading + places,
-        notes=[*conversation.changes.notes(), *ending(messages), *shown.notes()],
+        notes=[*counted(conversation.changes), *ending(messages), *counted(shown.repaired)],
         system={"parts": system} if system else None,
         left_out=[*conversation.left_out, *shown.left_out],
         renamed=shown.renamed,
@@ -71,11 +75,11 @@ class _Conversation:
         self.grouped = GroupedMessages("parts")
         self.left_out: list[LeftOut] = []
         self._names: dict[str, str] = {}
-        self.changes = Changes()
+        self.changes = Counter[str]()
 
     def open(self) -> None:
         self.grouped.add("user", [{"text": OPENING}], "text")
-        self.changes.opened += 1
+        self.changes[OPENED] += 1
 
     def add(self, message: Mapping[str, Any], index: int) -> tuple[int, int]:
         match message["role"]:
@@ -84,7 +88,7 @@ class _Conversation:
             case "tool":
                 place = self.grouped.add("user", [self._response(message)], "responses")
             case role:
-                self.changes.late_system += role == "system"
+                self.changes[LATE_SYSTEM] += role == "system"
                 parts = read_parts(message["content"], GEMINI, f"messages[{index}]", self.left_out)
                 shown = [{"text": part} if isinstance(part, str) else _image(part) for part in parts]
                 place = self.grouped.add("user", shown, "text")
@@ -94,7 +98,7 @@ class _Conversation:
         parts: list[dict[str, Any]] = [] if message["content"] is None else [{"text": message["content"]}]
         signature = {"thought_signature": _NO_SIGNATURE}
         for call_id, name, arguments, whole in calls_of(message):
-            self.changes.as_text += not whole
+            self.changes[AS_TEXT] += not whole
             self._names[call_id] = _name(name)
             call = {"name": self._names[call_id], "args": arguments, "id": call_id}
             parts.append({"function_call": call, **signature})

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nexus.core.models import LeftOut
-from nexus.services.context.formats.base import FAILED, Converted
+from nexus.services.context.formats.base import FAILED, Converted, counted
 from nexus.services.context.formats.media import Image, read_parts
 from nexus.services.context.formats.rules import OPENAI
 from nexus.services.context.formats.tools import shown_tools
@@ -25,7 +25,7 @@ def to_openai(
         messages=[_message(message, index, left_out) for index, message in enumerate(messages)],
         tools=[{"type": "function", "function": function} for function in shown.functions],
         places=[(index, 0) for index in range(len(messages))],
-        notes=shown.notes(),
+        notes=counted(shown.repaired),
         left_out=[*left_out, *shown.left_out],
         renamed=shown.renamed,
     )

@@ -45,17 +45,13 @@ class ShownTools:
         functions: each with `name`, `description`, and `parameters` and `strict` where it has them.
         left_out: what is not shown of them.
         renamed: `tools` and `parameters`: registered names by the names that are shown, those of parameters by tool.
-        repaired: how many were changed in a way that neither of these two tells.
+        repaired: how many were changed in a way that neither of these two tells, by what was done.
     """
 
     functions: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     renamed: dict[str, dict[str, Any]] = field(default_factory=dict)
     repaired: Counter[str] = field(default_factory=Counter)
-
-    def notes(self) -> list[str]:
-        """How many tools were repaired in which way."""
-        return [f"{what}: {count}" for what, count in self.repaired.items()]
 
 
 def shown_tools(

@@ -162,7 +162,7 @@ def test_where_no_user_speaks_first_an_opening_is_put(form: str, messages: list[
     """And a note says so."""
     converted = FORMATS[form](messages, [], stable=0)
     assert FAULTS[form](converted) == []
-    assert "1 user text was put before the first message" in converted.notes
+    assert "user texts that were put before the first message: 1" in converted.notes
     assert OPENING in SAID[form](converted)
 
 
@@ -207,7 +207,7 @@ def test_arguments_that_cannot_be_sent_as_an_object_are_given_as_text(form: str,
     converted = FORMATS[form](messages, [], stable=0)
     assert FAULTS[form](converted) == []
     assert ("call", "c1", "search", json.dumps({"arguments": arguments})) in SAID[form](converted)
-    assert converted.notes == ["1 call has arguments that cannot be sent as an object"]
+    assert converted.notes == ["calls with arguments that cannot be sent as an object: 1"]
 
 
 def test_the_contract_shows_what_comes_out() -> None:
@@ -320,7 +320,7 @@ def test_the_text_of_an_assistant_does_not_end_in_white_space(end: str) -> None:
         [text_block("U")],
         [text_block(" A2")],
     ]
-    assert found.notes[0] == "2 assistant texts ended in white space, which was cut"
+    assert found.notes[0] == "assistant texts that ended in white space, which was cut: 2"
 
 
 def test_a_schema_that_combines_others_at_its_top_becomes_one() -> None:
