@@ -1,10 +1,10 @@
 """The folder of an exported session, and how its files are written and read, one document at a time. Pure.
 
-`docs/working-memory.md` ("A session as a folder") says what each file holds. Rules of this module:
+`docs/working-memory.md` ("A session as a folder") says what each file holds.
 
-- Messages are in the order of storing, as `TransferStore.to_json` gives them; turns, compactions and revisions have the
-  lowest number first; details are by name and version. The header is written last.
-- Characters that a terminal might obey, or not show, are written as escapes in JSON; all others as they are.
+- Messages are in the order of storing, as `TransferStore.to_json` gives them; turns, compactions and revisions have
+  the lowest number first; details are by name and version. The header is written last.
+- Characters that a terminal might obey, or not show, are written as escapes in JSON.
 - Readers raise a `ValueError` with the file, the line, the field and what is allowed. It quotes nothing but names.
 """
 

@@ -14,16 +14,12 @@ Besides the fields of `nexus.core.turns.Turn`, a document has the work that is d
 | `delays` | how often the model could not be asked |
 | `overtaken` | a later turn of the session began before this one was over, and nothing of it was recorded since |
 
-The text of turns, in contexts and in the turn commands:
-
-    [Turn 1] Searched PubMed: 156 articles.
-    Insights: reviews are recent; most are in English
-
-- A turn is one line, or two with its insights: every text is put on one line, so that no other line can begin a turn.
-- Insights are shown at every level, but at `brief` only as far as it then takes no more than a third of `detailed`.
+- Every text is put on one line, so that no other line can begin a turn.
+- Insights are shown at `brief` only as far as the turn then takes no more than a third of what it takes at
+  `detailed`.
 - A text of a model about a turn without an answer begins with `(unanswered)`; those by rules say so in their words.
-- At the level `comprehensive` the line is the JSON of a `Structured`, whose texts are escaped one by one before. No
-  control character is left that JSON would write as a letter, so escaped text does not become a tag.
+- The texts of a `Structured` are escaped one by one before they are JSON, in which no control character is left that
+  JSON would write as a letter.
 """
 
 import json

@@ -3,9 +3,9 @@
     Asked: How many reviews are there? pubmed_search (query: SGLT2) gave total: 156. Answered: There are 156.
     问：有多少篇综述？ pubmed_search (query: SGLT2) 得到 total: 156。 答：共有156篇。
 
-- It keeps names, numbers, parameters and outcomes: calls with their arguments, results with their key figures,
-  failures with their reasons, the first and the last sentence of the answer, and those with figures.
-- Each part has a share of the weight. Parts left out are counted, or marked by `...`.
+- Calls with their arguments, results with their key figures, failures with their reasons, the first and the last
+  sentence of the answer, and those with figures. Each part has a share of the weight; what is left out is counted, or
+  marked by `...`.
 - The brief summary takes less than a third of the weight of the detailed one, unless that leaves nothing to say.
 - Linear time, whatever the turn holds.
 """
