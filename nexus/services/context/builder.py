@@ -37,6 +37,8 @@ from nexus.services.context.agent import AgentContext, agent_context
 from nexus.services.context.blocks import listed
 from nexus.services.context.budget import Budget
 from nexus.services.context.dialogue import DialogueInput, fit_dialogue
+from nexus.services.context.formats.rules import RULES
+from nexus.services.context.formats.tools import first_tools
 from nexus.services.context.gather import (
     FIRST,
     Build,
@@ -440,7 +442,7 @@ def _dialogue_prefix(
 ) -> RunPrefix:
     request, settings = build.request, build.settings
     given = DialogueInput(
-        tools=tools,
+        tools=first_tools(tools, RULES[request.form])[0],
         history=gathered.rows,
         user_profile=gathered.profile,
         current_input=request.current_input,

@@ -99,3 +99,5 @@ GEMINI: Final = Rules(
     address_type=True,
     files_of_google=True,
 )
+
+RULES: Final = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}

@@ -1,6 +1,7 @@
 """The builder: what it gathers, what it says is missing, and what stays the same throughout a run (contract §4, §8)."""
 
 import json
+import re
 from typing import Any
 
 import anyio
@@ -70,6 +71,19 @@ async def test_a_whole_answer() -> None:
     assert manifest["blocks"][4]["sources"] == ["human_of_run_1"]
     assert set(manifest["timings_ms"]) == {"gather", "assemble", "build"}
     assert manifest["notes"] == []
+
+
+@pytest.mark.parametrize(("form", "most"), [("openai", 128), ("anthropic", 130)])
+async def test_no_more_tools_are_described_than_the_provider_takes(form: str, most: int) -> None:
+    """The description is of the tools that go with it, and the others are told."""
+    async with opened() as parts:
+        for number in range(130):
+            parts.registry.register(definition(f"tool_{number:03}"), print)
+        content = await parts.build(request(run_metadata={"format": form}))
+    described = re.findall("### (tool_...)", json.dumps([content.get("system"), content["messages"]]))
+    assert described == [f"tool_{number:03}" for number in range(most)]
+    assert len(content["tools"]) == most
+    assert len(content["context"]["left_out"]) == 130 - most
 
 
 async def test_the_input_is_recorded() -> None:
