@@ -1,6 +1,6 @@
 """The common parts of conversions to the forms of providers. Pure."""
 
-import math
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,23 +122,10 @@ def calls_of(message: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 def _parsed(text: str) -> dict[str, Any] | None:
     try:
         value = from_json(text)
+        if not isinstance(value, dict) or is_deeper(value, _DEEPEST):
+            return None
+        # No answer can carry a number that overflows.
+        json.dumps(value, allow_nan=False)
     except ValueError:
         return None
-    if not isinstance(value, dict) or is_deeper(value, _DEEPEST) or not _all_finite(value):
-        return None
     return value
-
-
-def _all_finite(value: Any) -> bool:
-    level = [value]
-    while level:
-        if any(isinstance(item, float) and not math.isfinite(item) for item in level):
-            return False
-        level = [child for item in level for child in _children(item)]
-    return True
-
-
-def _children(item: Any) -> Sequence[Any]:
-    if isinstance(item, dict):
-        return list(item.values())
-    return item if isinstance(item, list) else ()
