@@ -33,8 +33,9 @@ _DEEPEST: Final = 32
 
 _LISTS: Final = ("functionDeclarations", "function_declarations", "tools")
 _SCHEMAS: Final = ("parameters", "parametersJsonSchema", "parameters_json_schema", "input_schema", "inputSchema")
-# A flat definition is of a function that somebody else runs: `custom` is Anthropic's word for that.
-_FLAT_TYPES: Final = ("function", "custom")
+# `custom` is Anthropic's word for a function that somebody else runs.
+_TYPES: Final = ("function", "custom")
+_TAKEN: Final = frozenset({"type", "name", "title", "description", "strict", *_SCHEMAS})
 
 
 ToolName = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
@@ -149,38 +150,22 @@ def read_definition(given: Any) -> Definition:
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"definition: a mapping is needed, not {type(given).__name__}")
-    whole, at, left_out = _in_function_form(given)
-    function = whole["function"]
-    name = check_name(function.get("name"), f"{at}name")
-    if function.get("description") is None:
-        function["description"] = ""
+    nested = given.get("function")
+    source, at = (nested, "function.") if isinstance(nested, Mapping) else (given, "")
+    if given.get("type", "function") not in _TYPES:
+        raise ValueError("type: 'function' is the only type of tool")
+    if source is given and not _is_flat(given):
+        raise ValueError("function: a mapping with name, description and parameters is needed")
+    name = check_name(source.get("name"), f"{at}name")
+    function = {"name": name, "description": source.get("description") or source.get("title") or ""}
     if not isinstance(function["description"], str):
         raise ValueError(f"{at}description of {name!r}: a text is needed")
-    checked = _checked_json(whole, name)
-    changed = _read_parameters(checked["function"], f"{at}parameters of {name!r}")
-    return Definition(checked, [*left_out, *changed])
-
-
-def _in_function_form(given: Mapping[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
-    """`given` with its function under `function`, the path to that in messages, and the keys that were left out."""
-    if "function" in given or not _is_flat(given):
-        if given.get("type", "function") != "function":
-            raise ValueError("type: 'function' is the only type of tool")
-        function = given.get("function")
-        if not isinstance(function, Mapping):
-            raise ValueError("function: a mapping with name, description and parameters is needed")
-        return {**given, "type": "function", "function": {**function}}, "function.", []
-    if given.get("type", "function") not in _FLAT_TYPES:
-        raise ValueError("type: 'function' is the only type of tool")
-    schema = next((key for key in _SCHEMAS if given.get(key) is not None), None)
-    function = {"name": given["name"], "description": given.get("description") or given.get("title") or ""}
-    if schema:
-        function["parameters"] = given[schema]
-    if given.get("strict") is not None:
-        function["strict"] = given["strict"]
-    taken = {"type", "name", "title", "description", "strict", *_SCHEMAS}
-    left_out = [str(key) for key, value in given.items() if key not in taken and value is not None]
-    return {"type": "function", "function": function}, "", left_out
+    schema = next((source[key] for key in _SCHEMAS if source.get(key) is not None), None)
+    further = {"parameters": schema, "strict": source.get("strict")}
+    function |= {key: value for key, value in further.items() if value is not None}
+    checked = _checked_json({"type": "function", "function": function}, name)
+    left_out = [str(key) for key, value in source.items() if key not in _TAKEN and value is not None]
+    return Definition(checked, left_out + _read_parameters(checked["function"], f"{at}parameters of {name!r}"))
 
 
 def _is_flat(given: Mapping[str, Any]) -> bool:

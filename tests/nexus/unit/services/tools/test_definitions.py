@@ -87,7 +87,7 @@ def test_a_tool_without_parameters(missing: dict[str, Any]) -> None:
     [
         ({"name": "a"}, "function: a mapping with name, description and parameters is needed"),
         ({"type": "web_search_20250305", "name": "web_search"}, "type: 'function' is the only type of tool"),
-        ({"type": "custom", "custom": {"name": "sql"}}, "type: 'function' is the only type of tool"),
+        ({"type": "custom", "custom": {"name": "sql"}}, "function: a mapping with name"),
         ({"name": "", "description": "d"}, "name: a text of 1 to 256 characters is needed"),
         ({"name": 5, "inputSchema": {}}, "name: a text of 1 to 256 characters is needed"),
         ({"name": "a", "inputSchema": {"type": "array"}}, "parameters of 'a': a JSON schema of type 'object'"),

@@ -67,13 +67,13 @@ def test_a_definition_is_copied() -> None:
 
 
 def test_a_definition_is_made_whole() -> None:
-    """Type and description may be missing, parameters too; extra keys stay."""
+    """Type and description may be missing, parameters too."""
     small = {"function": {"name": "now", "strict": True}}
     assert read_definition(small).checked == {
         "type": "function",
         "function": {"name": "now", "strict": True, "description": ""},
     }
-    assert read_definition(definition(parameters=None)).checked["function"]["parameters"] is None
+    assert read_definition(definition(parameters=None)).checked["function"].keys() == {"name", "description"}
     assert read_definition(definition(parameters={})).checked["function"]["parameters"] == {
         "type": "object",
         "properties": {},
@@ -105,10 +105,10 @@ _ENDLESS["x"] = _ENDLESS
             definition(parameters={"properties": {"a": "string"}}),
             "function.parameters of 'web_search': properties must",
         ),
-        (definition(x=float("nan")), "definition of 'web_search': is not JSON"),
-        (definition(x={1, 2}), "definition of 'web_search': is not JSON"),
+        (definition(parameters={"x": float("nan")}), "definition of 'web_search': is not JSON"),
+        (definition(parameters={"x": {1, 2}}), "definition of 'web_search': is not JSON"),
         (definition(parameters=_ENDLESS), "definition of 'web_search': is not JSON"),
-        (definition(x=_DEEP), "definition of 'web_search': nested deeper than 32"),
+        (definition(parameters=_DEEP), "definition of 'web_search': nested deeper than 32"),
         (definition(description="x" * 65_536), "definition of 'web_search': 65"),
     ],
 )
