@@ -22,7 +22,7 @@ from pydantic_core import from_json
 from nexus.core.concurrency import Pauses, supervised
 from nexus.core.errors import BusUnavailableError, StoreUnavailableError
 from nexus.core.metrics import Metrics, NoMetrics
-from nexus.core.models import Message, Topics, new_row_id, utc_now
+from nexus.core.models import Message, new_row_id, utc_now
 from nexus.core.ports import Cutoff, MessageStore, Outbox, OutboxRow, Past, RequestLedger, Row, RunOrigin
 from nexus.core.ports.store import Refused, Settled
 from nexus.core.wire import compact
@@ -37,13 +37,11 @@ from nexus.services.history.recorder import (
     insert_rows,
     with_fresh_id,
 )
-from nexus.services.history.rows import clamp_timestamp, further_row, human_row, llm_row, tool_row
+from nexus.services.history.rows import clamp_timestamp, human_row
 from nexus.services.history.tool_calls import as_id
 
 _log = structlog.get_logger(__name__)
 
-# By topic, the row of a message, without its session where it names none; None for one that is not recorded by rule.
-_ROWS: Final = {Topics.LLM_RESULTS: llm_row, Topics.TOOLS_RESULTS: tool_row, Topics.RUNS_INPUT: further_row}
 # How long a reader waits for results that were accepted before.
 _PENDING_S: Final = 0.25
 # Among which a call's result is looked for.
@@ -115,13 +113,12 @@ class PersistenceService:
         """Keep the origin of a run for all replicas. Returns that of the first request for it."""
         return await self.origins.begin(owner_key, run_id, origin, keep_ms)
 
-    def offer(self, topic: str, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
-        """Accept a result or a person's words from the bus, in a payload of `size` bytes, for recording. Never waits.
+    def offer(self, row: Row | None, size: int, settled: Settled = lambda _: None) -> bool:
+        """Accept the row of a message from the bus, in a payload of `size` bytes, for recording. Never waits.
 
         `settled` is called when it is written, or with the reason why the store never will accept it. False when too
-        much is waiting already; True also for what is not recorded by rule.
+        much is waiting already; True also for None, what is not recorded by rule.
         """
-        row = _ROWS[topic](message, size)
         if row is None:
             settled(None)
             return True
@@ -155,9 +152,9 @@ class PersistenceService:
         ]
         return any(as_id(metadata.get("call_id")) == call_id for metadata in results)
 
-    def input_row(self, message: Message, text: str, origin: RunOrigin) -> Row:
+    def input_row(self, message: Message, origin: RunOrigin) -> Row:
         """The row of a run's human input, with its `_id`, and with a time that is not later than now."""
-        row = human_row(message, text, origin)
+        row = human_row(message, origin)
         return {**row, "timestamp": clamp_timestamp(row["timestamp"], utc_now()), "_id": new_row_id()}
 
     async def insert_input(self, row: Row, *, outbox_waiting: bool = False) -> None:

@@ -273,7 +273,7 @@ class ContextBuilder:
             always=settings.count_tokens == "always",
         )
         read_until = anyio.current_time() + deadline.left_s * _GATHERING
-        row = self._sources.conversation.input_row(request.human, request.current_input, request.origin)
+        row = self._sources.conversation.input_row(request.human, request.origin)
         return Build(request, settings, read_until, budget, row, images, run_chars, unrecorded, outbox_waiting)
 
     async def _content(self, build: Build, start: RunStart, timings: _Timings) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from nexus.core.concurrency import OuterHandler, ungrouped
 from nexus.core.errors import NexusError, StoreUnavailableError, reason_of
 from nexus.core.metrics import Event, Metrics, Part
-from nexus.core.models import DEFAULT_SESSION, LeftOut, Role, Topics
+from nexus.core.models import DEFAULT_SESSION, LeftOut, Role
 from nexus.core.ports import (
     DocumentStore,
     MemorySource,
@@ -37,7 +37,7 @@ from nexus.services.context.pinned import PINNED_FROM_END, Placement
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.run_prefix import prefix_key
 from nexus.services.history.forms import Media
-from nexus.services.history.rows import internal_marks
+from nexus.services.history.rows import further_row, internal_marks
 from nexus.services.persistence import PersistenceService
 from nexus.services.session_state.state import SessionState
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
@@ -371,7 +371,8 @@ class RunStart:
         for message in request.later:
             if message.role is Role.HUMAN:
                 named = message.model_copy(update={"metadata": {**message.metadata, **belongs}})
-                if not self._sources.conversation.offer(Topics.RUNS_INPUT, named, len(compact(message.content))):
+                size = len(compact(message.content))
+                if not self._sources.conversation.offer(further_row(named, size), size):
                     _log.warning("input_not_recorded", message_id=message.id, reason="too much is waiting")
 
     def _offer_turn(self) -> None:

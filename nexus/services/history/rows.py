@@ -20,6 +20,7 @@ from nexus.core.models import (
     INTERNAL,
     Message,
     Role,
+    Topics,
     is_internal,
     named_agent,
     to_milliseconds,
@@ -215,17 +216,12 @@ def row_of(message: Message) -> Row:
     }
 
 
-def human_row(message: Message, text: str, origin: RunOrigin) -> Row:
+def human_row(message: Message, origin: RunOrigin) -> Row:
     """The input of a run. The `id` is the message's: resends record it once.
 
     One that comes with results of tools is recorded as it came.
     """
-    said, source = native(row_of(message)), {"source": "new_run"}
-    if len(said) > 1:
-        row = _row(message, "HUMAN", message.content, source)
-    else:
-        more = {} if message.content == text else {RAW: message.content, **_some(said[0]["metadata"], LEFT_OUT)}
-        row = _row(message, "HUMAN", text, source | more)
+    row = _human_row(message, native(row_of(message)), {"source": "new_run"})
     return of_run({**row, "session_id": origin.session_id}, origin)
 
 
@@ -238,14 +234,16 @@ def further_row(message: Message, size: int = 0) -> Row | None:
     said = native(row_of(message))
     if all(part["role"] == Role.TOOL for part in said):
         return tool_row(message, size)
-    marks = _marks(message, _FURTHER)
+    says_something = len(said) > 1 or as_text(said[0].get("content")).strip()
+    return _human_row(message, said, _marks(message, _FURTHER), size) if says_something else None
+
+
+def _human_row(message: Message, said: Sequence[Row], marks: dict[str, Any], size: int = 0) -> Row:
     if len(said) > 1:
         return _row(message, "HUMAN", message.content, marks)
-    text = said[0].get("content")
-    if not (isinstance(text, str) and text.strip()):
-        return None
-    raw = {} if message.content == text else _raw(message, size)
-    return _row(message, "HUMAN", text, marks | _some(said[0]["metadata"], LEFT_OUT) | raw)
+    text = said[0]["content"]
+    more = {} if message.content == text else _raw(message, size) | _some(said[0]["metadata"], LEFT_OUT)
+    return _row(message, "HUMAN", text, marks | more)
 
 
 def is_further(row: Any) -> bool:
@@ -331,6 +329,10 @@ def tool_row(message: Message, size: int = 0) -> Row:
     raw = {} if _is_plain_result(message.content, said[0].get("content")) else _raw(message, size)
     metadata |= _some(known, LEFT_OUT) | marks | raw
     return _row(message, "TOOL", result, metadata)
+
+
+# By topic, what makes the row of a message, without its session where it names none; None for one that is not recorded.
+ROW_MAKERS: Final = {Topics.LLM_RESULTS: llm_row, Topics.TOOLS_RESULTS: tool_row, Topics.RUNS_INPUT: further_row}
 
 
 def recorded_row(message: Message, size: int = 0) -> Row | None:

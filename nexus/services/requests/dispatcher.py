@@ -25,10 +25,10 @@ from nexus.core.errors import ErrorCode, UnreadablePayloadError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Metrics, NoMetrics
 from nexus.core.models import AMBIGUOUS_ID, Message, Role, Topics, Why, is_ambiguous
-from nexus.core.ports import Bus, Delivery, Work
+from nexus.core.ports import Bus, Delivery, Row, Work
 from nexus.core.wire import EnvelopeError, find_sender
 from nexus.services.history.forms import left_out_of, native
-from nexus.services.history.rows import further_row, is_empty_answer, row_of
+from nexus.services.history.rows import ROW_MAKERS, is_empty_answer, row_of
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import MOST_REFUSALS_PER_OWNER, RequestService
 from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader
@@ -64,7 +64,6 @@ _SLICE_S: Final = 0.005
 _OFFER_AGAIN_S: Final = 0.2
 
 _RESULTS: Final = (Topics.LLM_RESULTS, Topics.TOOLS_RESULTS)
-_RECORDED: Final = (*_RESULTS, Topics.RUNS_INPUT)
 NEWS: Final = (Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHANGED)
 
 
@@ -216,7 +215,7 @@ class Dispatcher:
 
     def _hold_up(self, delivery: Delivery, owner_key: str, run_id: str, read: Callable[[], _Read]) -> bool:
         """Have a delivery wait in its owner's line. False where that has no room."""
-        unrecorded = self._persistence.expect(owner_key, run_id) if delivery.topic in _RECORDED else None
+        unrecorded = self._persistence.expect(owner_key, run_id) if delivery.topic in ROW_MAKERS else None
 
         async def pass_on() -> None:
             try:
@@ -268,14 +267,17 @@ class Dispatcher:
                     return self._read_call(delivery, arrived_at)
                 case _:
                     message = read_message(delivery, self._settings)
-                    return _Read(partial(self._offer, delivery, message), message.owner_key, message.run_id)
+                    make_row = ROW_MAKERS.get(delivery.topic)
+                    row = make_row(message, len(delivery.payload)) if make_row else None
+                    return _Read(partial(self._offer, delivery, message, row), message.owner_key, message.run_id)
         except EnvelopeError as error:
             if delivery.topic == Topics.CONFIG_CHANGED and error.code is ErrorCode.INVALID_REQUEST:
                 # Where a signature is required this is found after it was verified.
                 return _Read(self._want_reload)
             fault = _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
             if delivery.topic in _RESULTS and (told := too_large_result(delivery, error)):
-                return _Read(partial(self._record_instead, delivery.topic, told, fault), told.owner_key, told.run_id)
+                row = ROW_MAKERS[delivery.topic](told)
+                return _Read(partial(self._record_instead, row, fault), told.owner_key, told.run_id)
         except UnreadablePayloadError as error:
             too_large = len(delivery.payload) > self._settings.max_payload_bytes
             fault = _Fault(str(error), DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE)
@@ -294,16 +296,14 @@ class Dispatcher:
         taken = calls.offer(call)
         return None if taken else _Fault("too many calls of tools are waiting", DeadLetterCause.BACKLOG, call.ids.id)
 
-    def _offer(self, delivery: Delivery, message: Message) -> _Fault | None:
+    def _offer(self, delivery: Delivery, message: Message, row: Row | None) -> _Fault | None:
         match delivery.topic:
             case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS | Topics.RUNS_INPUT:
-                if reason := _why_not_recorded(delivery.topic, message):
+                if reason := _why_not_recorded(delivery.topic, message, row):
                     return _Fault(reason, DeadLetterCause.REFUSED, message.id)
-                settled = partial(self._settle, delivery, message.id, partly=_what_is_not_understood(message))
+                settled = partial(self._settle, delivery, message.id, partly=_what_is_not_understood(message, row))
                 return self._take(
-                    delivery,
-                    message,
-                    partial(self._persistence.offer, delivery.topic, message, len(delivery.payload), settled),
+                    delivery, message, partial(self._persistence.offer, row, len(delivery.payload), settled)
                 )
             case Topics.SESSION_STATE:
                 return self._keep_state(delivery, message)
@@ -316,8 +316,8 @@ class Dispatcher:
                 self._want_reload()
                 return None
 
-    def _record_instead(self, topic: str, told: Message, fault: _Fault) -> _Fault:
-        self._persistence.offer(topic, told, 0)
+    def _record_instead(self, row: Row | None, fault: _Fault) -> _Fault:
+        self._persistence.offer(row, 0)
         return fault
 
     def _want_reload(self) -> None:
@@ -379,29 +379,27 @@ class Dispatcher:
             del delivery
 
 
-def _why_not_recorded(topic: str, message: Message) -> str | None:
+def _why_not_recorded(topic: str, message: Message, row: Row | None) -> str | None:
     session = message.metadata.get("session_id")
     if isinstance(session, str) and is_ambiguous(session):
         return f"metadata.session_id: {AMBIGUOUS_ID}"
     if topic == Topics.RUNS_INPUT and message.role is not Role.HUMAN:
         return "role: HUMAN is needed"
-    if topic == Topics.RUNS_INPUT and further_row(message) is None:
+    if topic == Topics.RUNS_INPUT and row is None:
         return "content: is empty"
     return None
 
 
-def _what_is_not_understood(message: Message) -> str | None:
+def _what_is_not_understood(message: Message, row: Row | None) -> str | None:
     """What its sender could do something about: parts that nobody knows, or nothing that a context could show."""
-    rows = native(row_of(message))
-    parts = [part for row in rows for part in left_out_of(row, message.id)]
-    unknown = sorted({part.what for part in parts if part.why is Why.UNREADABLE})
     if message.role is Role.SYSTEM or is_empty_answer(message.content):
         # Parts of a stream, and its end.
         return None
-    if not any(row.get("content") or row["metadata"].get("tool_calls") or row["role"] == Role.TOOL for row in rows):
-        named = ", ".join(sorted({part.what for part in parts})) or "nothing"
-        return f"content: not recorded, since there is no text and no call in it, only {named}"
-    return f"content: recorded, but not understood and not shown: {', '.join(unknown)}" if unknown else None
+    parts = [part for each in native(row or row_of(message)) for part in left_out_of(each, message.id)]
+    named = ", ".join(sorted({part.what for part in parts if row is None or part.why is Why.UNREADABLE}))
+    if row is None:
+        return f"content: not recorded, since there is no text and no call in it, only {named or 'nothing'}"
+    return f"content: recorded, but not understood and not shown: {named}" if named else None
 
 
 async def _call(pass_on: Callable[[], Awaitable[None]]) -> None:

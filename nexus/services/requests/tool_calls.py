@@ -28,6 +28,7 @@ from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Bus, Claim, RequestLedger
+from nexus.services.history.rows import tool_row
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService
@@ -286,7 +287,7 @@ class ToolCallService:
             self._metrics.count(done.event)
             # Every replica that receives the result records it. This one may be stopped before it does.
             if not call.surplus:
-                self._persistence.offer(Topics.TOOLS_RESULTS, result, len(encoded))
+                self._persistence.offer(tool_row(result, len(encoded)), len(encoded))
         _log.info(
             "late_answer_discarded" if receivers is None else "tool_call_answered",
             request_id=call.ids.id,

@@ -33,7 +33,6 @@ from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.models import Message
 from nexus.core.ports import OutboxRow, Past, Row
 from nexus.services.persistence import PersistenceService, read_outbox_rows
 from tests.nexus.support.replicas import (
@@ -262,10 +261,10 @@ class HastyInserts(PersistenceService):
 class HastyResults(PersistenceService):
     """Results are settled before they are stored."""
 
-    def offer(self, topic: str, message: Message, size: int, settled: Any = None) -> bool:
+    def offer(self, row: Row | None, size: int, settled: Any = None) -> bool:
         """Settle at once."""
         settled(None)
-        return super().offer(topic, message, size)
+        return super().offer(row, size)
 
 
 # Each fault, after a scene in which it showed when it was written.

@@ -24,6 +24,7 @@ from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, Outbox, OutboxRow, RequestLedger, Row, RunOrigin, Store
 from nexus.core.wire import encode
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.history.rows import llm_row
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter
@@ -346,7 +347,7 @@ class Scene:
             self.acknowledged[message.owner_key].add(message.id)
 
         for replica in self._hearing(shared=self.rng.random() < self.to_one):
-            replica.persistence.offer(Topics.LLM_RESULTS, message, 100, settled)
+            replica.persistence.offer(llm_row(message, 100), 100, settled)
 
     def hand_out_again(self) -> None:
         """Unfinished requests and results come again."""

@@ -174,7 +174,7 @@ def _from_bus(event: Event, index: int) -> list[Row]:
     message = given.model_copy(update={"content": event.message})
     match given.role:
         case Role.HUMAN if (said := read_input(message.content)) and said.text:
-            row: Row | None = human_row(message, said.text, _ORIGIN)
+            row: Row | None = human_row(message, _ORIGIN)
         case Role.AI:
             row = llm_row(message, 5_000)
         case _:

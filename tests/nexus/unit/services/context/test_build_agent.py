@@ -11,9 +11,10 @@ import pytest
 
 from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.models import Message, Role, Topics, new_row_id
+from nexus.core.models import Message, Role, new_row_id
 from nexus.core.ports import Row
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.history.rows import llm_row
 from nexus.services.session_state.state import SessionState, Todo
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.waiting import until
@@ -332,7 +333,7 @@ class TestMissing:
         store = SlowStore()
         async with opened(store) as parts:
             answer = Message(run_id="run_0", owner_key="ada", role=Role.AI, content={"content": "forty-two"})
-            assert parts.persistence.offer(Topics.LLM_RESULTS, answer, 10)
+            assert parts.persistence.offer(llm_row(answer, 10), 10)
             first = await parts.build(request(run_metadata={"layout": layout}))
             store.gate.set()
             await parts.persistence.flush()

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from nexus.adapters.in_memory import MemoryBus
 from nexus.core.metrics import Event, Part
-from nexus.core.models import Message, Role, Topics
+from nexus.core.models import Message, Role
 from nexus.core.turns import ThinkingRound, TurnStart
 from nexus.services.context.builder import BuilderSettings
+from nexus.services.history.rows import llm_row
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.unit.services.context.remembering import read_turn_memory, stored_turn, summaries
@@ -431,7 +432,7 @@ class TestPrefix:
                 builds.append(await parts.build(asked))
                 ids = {"run_id": f"run_{run}", "owner_key": "ada", "timestamp": said_at + timedelta(seconds=1)}
                 answer = Message(role=Role.AI, content={"content": f"answer {run}"}, **ids)
-                parts.persistence.offer(Topics.LLM_RESULTS, answer, 10)
+                parts.persistence.offer(llm_row(answer, 10), 10)
         moved = 0
         for build, following in itertools.pairwise(builds):
             count = build["context"]["prefix"]["messages"]

@@ -6,8 +6,9 @@ from typing import Any
 import anyio
 import pytest
 
-from nexus.core.models import Message, Role, Topics
+from nexus.core.models import Message, Role
 from nexus.core.ports import Row
+from nexus.services.history.rows import further_row, llm_row
 from tests.nexus.support.waiting import PATIENCE_S
 from tests.nexus.unit.services.parts import Parts, opened, request
 
@@ -41,7 +42,7 @@ async def test_in_a_history(layout: str, *, is_first: bool) -> None:
             await parts.build(asked(1, layout))
         for number in (2, 3):
             assert (await parts.build(asked(number, layout, LATER)))["status"] == "success"
-            assert parts.persistence.offer(Topics.RUNS_INPUT, words, 10)
+            assert parts.persistence.offer(further_row(words, 10), 10)
             await flushed(parts)
         rows = await flushed(parts)
     assert [(row["id"], row["session_id"], row["content"]) for row in rows] == [
@@ -72,7 +73,7 @@ async def test_where_it_is_shown(layout: str) -> None:
         await parts.build(asked(2, layout, LATER))
         for each in (LATER[0], ANSWER):
             answer = Message(**each, run_id="run_1", owner_key="ada")
-            assert parts.persistence.offer(Topics.LLM_RESULTS, answer, 10)
+            assert parts.persistence.offer(llm_row(answer, 10), 10)
         await flushed(parts)
         metadata = {"layout": layout, "session_id": "s"}
         content = await parts.build(request("and now?", "msg_9", "run_2", run_metadata=metadata))

@@ -28,7 +28,7 @@ def an_input(number: int, content: Any = "x", origin: RunOrigin | None = None) -
     message = Message(**known, role=Role.HUMAN, content=content)
     said = read_input(content)
     assert said is not None
-    return PersistenceService(FakeStore()).input_row(message, said.text, origin or RunOrigin("s"))
+    return PersistenceService(FakeStore()).input_row(message, origin or RunOrigin("s"))
 
 
 def outbox_of(*rows: Row) -> MemoryOutbox:

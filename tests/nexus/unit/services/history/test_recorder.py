@@ -13,9 +13,10 @@ from structlog.testing import capture_logs
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
-from nexus.core.models import Message, Role, Topics
+from nexus.core.models import Message, Role
 from nexus.core.ports import Row, RunOrigin
 from nexus.services.history.recorder import PendingWrites
+from nexus.services.history.rows import llm_row, tool_row
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
@@ -31,7 +32,7 @@ def result(message_id: str, run_id: str = "r", content: Any = "x") -> Message:
 
 def offer(service: PersistenceService, message: Message, size: int = 1, settled: Any = lambda _: None) -> bool:
     """Offer a model's result."""
-    return service.offer(Topics.LLM_RESULTS, message, size, settled)
+    return service.offer(llm_row(message, size), size, settled)
 
 
 @asynccontextmanager
@@ -171,8 +172,8 @@ async def test_a_row_that_the_store_refuses(store_of: type[Strict]) -> None:
             call_result("bad", agent_id="a", sub_agent_internal=True),
         ]
         for message in messages:
-            topic = Topics.TOOLS_RESULTS if message.role is Role.TOOL else Topics.LLM_RESULTS
-            service.offer(topic, message, 1, partial(told.__setitem__, message.id))
+            row = tool_row(message) if message.role is Role.TOOL else llm_row(message)
+            service.offer(row, 1, partial(told.__setitem__, message.id))
     reason = "The database refused it: WriteError 121"
     assert told == {"m1": reason, "m2": None, "t1": reason}
     assert sorted(noted) == ["m1", "m2", "t1"]

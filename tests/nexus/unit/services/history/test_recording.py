@@ -9,6 +9,7 @@ import pytest
 
 from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Row, RunOrigin
+from nexus.services.history.rows import ROW_MAKERS, llm_row
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
@@ -36,7 +37,7 @@ async def recorded(topic: str, *messages: Message, store: FakeStore | None = Non
     """The rows that the messages leave, newest first, without `_id`."""
     async with PersistenceService(store or FakeStore()).running() as service:
         for each in messages:
-            assert service.offer(topic, each, 100)
+            assert service.offer(ROW_MAKERS[topic](each, 100), 100)
         await flushed(service)
         rows = await service.get_history("o", limit=100)
     return [{key: value for key, value in row.items() if key != "_id"} for row in rows]
@@ -118,8 +119,8 @@ async def test_sessions() -> None:
     store = FakeStore()
     async with PersistenceService(store).running() as service:
         asked = message("hi", role=Role.HUMAN, id="h")
-        await service.insert_input(service.input_row(asked, "hi", RunOrigin("mine")))
-        service.offer(Topics.LLM_RESULTS, message("same process", id="m1"), 1)
+        await service.insert_input(service.input_row(asked, RunOrigin("mine")))
+        service.offer(llm_row(message("same process", id="m1"), 1), 1)
         await flushed(service)
     rows = await recorded(
         Topics.LLM_RESULTS,
@@ -138,9 +139,9 @@ async def test_a_clock_that_is_ahead() -> None:
     early, late = datetime(2020, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC)
     async with PersistenceService(FakeStore()).running() as service:
         for number, at in enumerate((early, late)):
-            service.offer(Topics.LLM_RESULTS, message("x", id=f"m{number}", timestamp=at), 1)
+            service.offer(llm_row(message("x", id=f"m{number}", timestamp=at), 1), 1)
             human = message("x", id=f"h{number}", role=Role.HUMAN, timestamp=at)
-            await service.insert_input(service.input_row(human, "x", RunOrigin("s")))
+            await service.insert_input(service.input_row(human, RunOrigin("s")))
         await flushed(service)
         rows = {row["id"]: row["timestamp"] for row in await service.get_history("o")}
     assert rows["m0"] == rows["h0"] == early
@@ -152,8 +153,8 @@ async def test_an_input() -> None:
     """A run's input is a human row, once however often it is offered; an id that another run has used is changed."""
     async with PersistenceService(FakeStore()).running() as service:
         for text, run_id in (("first", "r1"), ("second", "r2"), ("second", "r2")):
-            asked = message({"any": "form"}, id="msg_0", run_id=run_id, role=Role.HUMAN)
-            await service.insert_input(service.input_row(asked, text, RunOrigin("s")))
+            asked = message(text, id="msg_0", run_id=run_id, role=Role.HUMAN)
+            await service.insert_input(service.input_row(asked, RunOrigin("s")))
         rows = await service.get_history("o", limit=100)
         asked = message("second", id="msg_0", run_id="r2")
         past = await service.get_past("o", messages=20, excerpt_chars=100, asked=asked, continued=True)

@@ -8,10 +8,11 @@ import pytest
 
 from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.models import Message, Role, Topics
+from nexus.core.models import Message, Role
 from nexus.core.ports import RunOrigin
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.history.recorder import RunOrigins
+from nexus.services.history.rows import llm_row
 from nexus.services.persistence import PersistenceService
 from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
@@ -87,7 +88,7 @@ async def test_a_result_before_the_input_is_written_at_another_replica() -> None
     asked = request(run_metadata={"layout": "agent", "agent": AGENT, "session_id": "garden"})
     async with replica(away, ledger) as (_, builder), replica(store, ledger) as (persistence, _):
         await builder.build(asked, within(0.2))
-        assert persistence.offer(Topics.LLM_RESULTS, answer("found"), 1)
+        assert persistence.offer(llm_row(answer("found"), 1), 1)
         await persistence.flush()
     (row,) = store.messages
     assert row["session_id"] == "garden"
@@ -109,7 +110,7 @@ async def test_two_agents_in_one_run(first_is_main: bool) -> None:
             content = (await builder.build(asked, within(5))).result
             assert isinstance(content, dict)
             notes.append([note for note in content["context"]["notes"] if "another agent" in note])
-        persistence.offer(Topics.LLM_RESULTS, answer("an answer"), 1)
+        persistence.offer(llm_row(answer("an answer"), 1), 1)
         await persistence.flush()
     assert [len(found) for found in notes] == [0, 1]
     assert internal(store) == {"by main": False, "by scout": True, "an answer": not first_is_main}

@@ -7,6 +7,7 @@ import pytest
 
 from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Row, RunOrigin
+from nexus.services.history.rows import ROW_MAKERS
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
@@ -37,10 +38,10 @@ async def recorded(store: FakeStore, *offers: tuple[str, Message] | RunOrigin) -
     async with PersistenceService(store).running() as service:
         for offer in offers:
             if isinstance(offer, RunOrigin):
-                await service.insert_input(service.input_row(HUMAN, "x", offer))
+                await service.insert_input(service.input_row(HUMAN, offer))
                 service.remember_run("o", "r", offer)
             else:
-                assert service.offer(*offer, 1)
+                assert service.offer(ROW_MAKERS[offer[0]](offer[1], 1), 1)
         with anyio.fail_after(PATIENCE_S):
             await service.flush()
     return {row["id"]: row for row in store.messages}

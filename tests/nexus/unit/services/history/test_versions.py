@@ -13,6 +13,7 @@ from nexus.core.errors import StoreRejectedError
 from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.ports.store import LONGEST_CONTENT
+from nexus.services.history.rows import ROW_MAKERS, llm_row
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
@@ -37,7 +38,7 @@ async def told_of(store: FakeStore, *messages: Message) -> list[Row]:
 
     async with PersistenceService(store, recorded=note).running() as service:
         for message in messages:
-            assert service.offer(TOPICS[message.role], message, 10)
+            assert service.offer(ROW_MAKERS[TOPICS[message.role]](message, 10), 10)
             with anyio.fail_after(PATIENCE_S):
                 await service.flush()
     return told
@@ -86,7 +87,7 @@ async def test_two_replicas_at_once() -> None:
         async def write(numbers: range, store: FakeStore = store) -> None:
             async with PersistenceService(store).running() as service:
                 for number in numbers:
-                    assert service.offer(Topics.LLM_RESULTS, version("x" * (number + 1)), 10)
+                    assert service.offer(llm_row(version("x" * (number + 1)), 10), 10)
                 with anyio.fail_after(PATIENCE_S):
                     await service.flush()
 
@@ -174,7 +175,7 @@ async def test_another_text_under_a_known_id(first: Message, second: Message, *,
 
     async with PersistenceService(store, recorded=note).running() as service:
         for message in (first, second):
-            assert service.offer(TOPICS[message.role], message, 10, settled.append)
+            assert service.offer(ROW_MAKERS[TOPICS[message.role]](message, 10), 10, settled.append)
             with anyio.fail_after(PATIENCE_S):
                 await service.flush()
     reason = "Another text is recorded under this id; a later version needs a higher metadata.revision"
@@ -248,11 +249,11 @@ async def test_place_and_session_stay() -> None:
     store = FakeStore()
     async with PersistenceService(store).running() as service:
         asked = Message(id="h", run_id="r", owner_key="o", role=Role.HUMAN, content="hi", timestamp=START)
-        await service.insert_input(service.input_row(asked, "hi", RunOrigin("s", "scout")))
-        service.offer(Topics.LLM_RESULTS, version("a"), 10)
+        await service.insert_input(service.input_row(asked, RunOrigin("s", "scout")))
+        service.offer(llm_row(version("a"), 10), 10)
         await service.flush()
         before = next(dict(row) for row in store.messages if row["id"] == "m")
-        service.offer(Topics.LLM_RESULTS, version("ab", session_id="elsewhere"), 10)
+        service.offer(llm_row(version("ab", session_id="elsewhere"), 10), 10)
         await service.flush()
     after = next(row for row in store.messages if row["id"] == "m")
     assert after == {**before, "content": "ab"}
@@ -267,7 +268,7 @@ async def test_a_store_that_is_away_in_between() -> None:
         settled: list[str | None] = []
         async with PersistenceService(store).running() as service:
             store.failing = operation
-            assert service.offer(Topics.LLM_RESULTS, version("ab"), 10, settled.append)
+            assert service.offer(llm_row(version("ab"), 10), 10, settled.append)
             await anyio.wait_all_tasks_blocked()
             assert (service.unwritten, settled, store.messages[0]["content"]) == (1, [], "a")
             store.failing = ""
@@ -299,7 +300,7 @@ async def test_a_version_that_the_store_refuses() -> None:
     store, settled = Refusing(), list[str | None]()
     async with PersistenceService(store).running() as service:
         for message in (version("good"), version("bad", revision=1), version("bad", revision=1)):
-            assert service.offer(Topics.LLM_RESULTS, message, 10, settled.append)
+            assert service.offer(llm_row(message, 10), 10, settled.append)
             await service.flush()
     refused = "The database refused it: WriteError 121"
     assert (settled, [row["content"] for row in store.messages]) == ([None, refused, refused], ["good"])

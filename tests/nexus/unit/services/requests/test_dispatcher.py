@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import DeadLetterCause, Event
 from nexus.core.models import Message, Role, Topics, utc_now
-from nexus.core.ports import DeadLetter, Delivery
+from nexus.core.ports import DeadLetter, Delivery, Row
 from nexus.core.ports.store import Settled
 from nexus.core.signing import Signing
 from nexus.core.wire import decode, encode, find_sender
@@ -43,12 +43,12 @@ class FullPersistence(PersistenceService):
 
     full = 0
 
-    def offer(self, topic: str, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
+    def offer(self, row: Row | None, size: int, settled: Settled = lambda _: None) -> bool:
         """Accept a result, unless it is full."""
         if self.full:
             self.full -= 1
             return False
-        return super().offer(topic, message, size, settled)
+        return super().offer(row, size, settled)
 
 
 class FullCalls(ToolCallService):

@@ -9,10 +9,11 @@ import pytest
 
 from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event
-from nexus.core.models import Message, Role, Topics, utc_now
+from nexus.core.models import Message, Role, utc_now
 from nexus.core.ports import Row
 from nexus.core.ports.memory import TurnTouch
 from nexus.core.turns import CLOSE, LEVELS, SUMMARISE, Goal, Summaries, ThinkingRound
+from nexus.services.history.rows import llm_row
 from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnSettings, TurnWorker
 from tests.nexus.support.fake_turns import FakeTurns
@@ -252,7 +253,7 @@ async def test_asked_at_once_after_an_answer(metadata: dict[str, str]) -> None:
     async with remembering() as memory, opened(memory.store, turns=memory.turns) as parts:
         await parts.build(request("海边有多远？", "msg_1", "run_1", run_metadata=given))
         said = {"run_id": "run_1", "owner_key": "ada", "timestamp": MOMENT}
-        parts.persistence.offer(Topics.LLM_RESULTS, Message(role=Role.AI, content={"content": "12 km."}, **said), 10)
+        parts.persistence.offer(llm_row(Message(role=Role.AI, content={"content": "12 km."}, **said), 10), 10)
         assert parts.persistence.unwritten
         content = await parts.build(request("And back?", "msg_2", "run_2", run_metadata=given))
     assert "12 km." in content["messages"][1]["content"]
