@@ -377,7 +377,8 @@ class TestFaults:
     async def test_no_message(self, topic: str, payload: bytes, cause: DeadLetterCause) -> None:
         """Whatever it was meant to be; what comes after it is handled."""
         async with dispatching(max_payload_bytes=1_500) as trial:
-            bad, good = of(topic, payload), of(Topics.LLM_RESULTS, message(), "2-0")
+            after = message().model_copy(update={"id": "msg_2"})
+            bad, good = of(topic, payload), of(Topics.LLM_RESULTS, after, "2-0")
             await trial.dispatch(bad, good)
             letter = await trial.letter()
             await trial.settled(bad, good)
