@@ -253,11 +253,10 @@ def _is_meant(unit: Unit, items: Sequence[HistoryMessage], target: Target, clear
 
 
 def _before_newest(movable: Sequence[Unit], counted: Sequence[bool], most: int) -> list[Unit]:
+    if most <= 0:
+        return list(movable)
     places = [place for place, counts in enumerate(counted) if counts]
-    if most >= len(places):
-        return []
-    oldest_kept = places[-most] if most > 0 else len(counted)
-    return [unit for unit in movable if unit.end < oldest_kept]
+    return [unit for unit in movable if most < len(places) and unit.end < places[-most]]
 
 
 def _beyond_tokens(units: Sequence[Unit], movable: Sequence[Unit], costs: Sequence[int], room: int) -> list[Unit]:

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nexus.core.models import is_object_id, parse_moment
@@ -55,6 +55,15 @@ def exchange(first: int, run: str, calls: int = 1) -> list[Row]:
     return [*made, row(first + 2 * calls + 1, "AI", run)]
 
 
+# Two calls of one id in two runs, and two results of it in one of them.
+TWO_OF_ONE_ID = [
+    row(1, "TOOL", answers="a"),
+    row(2, "AI", "r2", calls=["a"]),
+    row(3, "AI", calls=["a"]),
+    row(4, "TOOL", answers="a"),
+]
+
+
 def planned(given: list[Row], **changes: Any) -> tuple[list[Row], list[Row]]:
     """The rows that are compacted, in their order, and those that stay, as given; by default when every run is over."""
     asked = {name: changes.pop(name) for name in ("target", "run_id", "keep_recent", "keep_tokens") if name in changes}
@@ -83,19 +92,30 @@ def runs_beside(given: list[Row], kept: list[Row]) -> list[set[str]]:
 class TestAnySession:
     """Properties of every session."""
 
-    @given(rows().flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))), KEEPS, st.data())
+    @given(
+        rows().flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))),
+        KEEPS,
+        st.sampled_from(TARGETS),
+        RUNS,
+        st.integers(0, 3_000),
+    )
+    @example((TWO_OF_ONE_ID, TWO_OF_ONE_ID), {}, "tools", "", 1_000)
     def test_is_shown_as_before(
-        self, both: tuple[list[Row], list[Row]], keep: dict[str, Any], data: st.DataObject
+        self, both: tuple[list[Row], list[Row]], keep: dict[str, Any], target: Target, run_id: str, seconds: int
     ) -> None:
-        """The rows that stay have the same calls with the same results as before, in whatever order they come."""
+        """The rows that stay have the same calls with the same results as before, in whatever order they come.
+
+        Where several calls and results have one id, a call without a result may come by one that answered none.
+        """
         given, mixed = both
-        target, run_id = data.draw(st.sampled_from(TARGETS)), data.draw(RUNS)
-        now = START + timedelta(seconds=data.draw(st.integers(0, 3_000)))
+        now = START + timedelta(seconds=seconds)
         gone, left_over = planned(mixed, **keep, now=now, target=target, run_id=run_id)
         kept = [found for found in given if found in left_over]
-        whole, left = blocks(given), blocks(kept)
-        assert left == {source: whole[source] for source in left}
-        assert orphans(kept) <= orphans(given)
+        whole, left, spare = blocks(given), blocks(kept), orphans(given)
+        for source, shown in left.items():
+            for said, before in zip(shown, whole[source], strict=True):
+                assert said == before or (before == "" and said.partition(":")[0] in spare)
+        assert orphans(kept) <= spare
         assert not any(found["run_id"] == run_id for found in gone if run_id)
 
     @settings(max_examples=300)
@@ -118,6 +138,7 @@ class TestAnySession:
         assert orphans(kept) <= orphans(given_rows)
 
     @given(rows(), st.integers(0, 30), st.sampled_from(TARGETS), RUNS)
+    @example([row(1, "SYSTEM")], 0, "all", "")
     def test_the_newest_messages_stay(self, given: list[Row], most: int, target: Target, run_id: str) -> None:
         """So many of them, not counting the run that asks; and with none to keep, everything goes that may."""
         _, kept = planned(given, keep_recent=most, target=target, run_id=run_id)
