@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from pymongo import MongoClient
 
 from nexus.embedded import EmbeddedServers, embedded_servers
@@ -24,7 +24,13 @@ from tests.nexus.support.drivers import DRIVERS
 # The same examples in every run. NEXUS_TEST_EXPLORE=1000 tries so many others; what they find is kept as an `@example`.
 _EXPLORED: Final = int(os.environ.get("NEXUS_TEST_EXPLORE") or 0)
 settings.register_profile(
-    "default", deadline=None, derandomize=not _EXPLORED, max_examples=_EXPLORED or 40, print_blob=True
+    "default",
+    # How long it takes says how busy the machine is.
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not _EXPLORED,
+    max_examples=_EXPLORED or 40,
+    print_blob=True,
 )
 settings.load_profile("default")
 

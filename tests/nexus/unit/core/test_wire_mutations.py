@@ -86,14 +86,14 @@ WOUNDS: Final = [_insert, _overwrite, _cut, _repeat, _add_a_key, _replace_a_valu
 
 
 @given(damaged())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_damaged_envelopes(data: bytes) -> None:
     """However they were hurt."""
     judge(data)
 
 
 @given(objects())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_objects_of_nothing_but_oddities(data: bytes) -> None:
     """With keys twice and values that are none."""
     judge(data)
@@ -140,7 +140,7 @@ def test_a_signature_at_every_place(among: bytes, insert: bytes, places: int) ->
 
 
 @given(st.dictionaries(st.text(max_size=4), st.text(st.sampled_from(',{}"\\:signature'), max_size=12), max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_was_sent_is_verified_by_its_bytes(content: dict[str, str]) -> None:
     """Whatever the content looks like: its value need have no canonical form, and any other byte is refused."""
     sent = SIGNING.signed(TOPIC, {**ENVELOPE, "content": [content, {"metadata": {"signature": "v1,k1,YQ=="}}]})

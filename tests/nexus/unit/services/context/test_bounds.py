@@ -108,7 +108,7 @@ def shown(made: Assembled, tag: str) -> str:
     return str(made.messages[blocks[0]["index"]]["content"]) if blocks else ""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(["agent", "sub", "thinking", "dialogue"]), TEXTS, WINDOWS, FORMS)
 def test_no_block_takes_more_than_its_share(layout: str, text: str, limit: int, form: str) -> None:
     """In windows of every size; what is cut is said in its block, the manifest and a note; again the same bytes."""
@@ -136,7 +136,7 @@ def tag_of(block: dict[str, Any]) -> str:
     return str(block["tag"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TEXTS, WINDOWS, FORMS)
 def test_parts_of_a_thought(text: str, limit: int, form: str) -> None:
     """Parts of one message: each between its banner and the next."""
@@ -154,7 +154,7 @@ def test_parts_of_a_thought(text: str, limit: int, form: str) -> None:
             assert measure.text(message[place:end].partition("\n\n=== CURRENT INPUT ===")[0]) <= tokens[tag]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(0, 1 << 32), st.integers(1_000, 3_000))
 def test_hostile_texts_near_the_cut(seed: int, limit: int) -> None:
     """However a text is cut, nothing in it is structure, and what is left is the beginning of what was given."""

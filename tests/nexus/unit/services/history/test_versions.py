@@ -323,7 +323,7 @@ async def test_long_texts(length: int) -> None:
         assert (await kept_of(version(text), version(other + "!")))[0] == text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(["", "a", "ab", "abc", "b", "ba"]), min_size=1, max_size=6), st.randoms())
 async def test_one_row_whatever_comes(texts: list[str], random: Any) -> None:
     """There is one row, its text came in some version, and none that came begins with it and is longer."""

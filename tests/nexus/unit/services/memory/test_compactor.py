@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from bson import ObjectId
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -320,9 +320,7 @@ class Sessions(RuleBasedStateMachine):
 
 
 TestSessions = Sessions.TestCase
-TestSessions.settings = settings(
-    max_examples=40, stateful_step_count=8, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestSessions.settings = settings(max_examples=40, stateful_step_count=8)
 
 
 ADA, BEN = CompactionRequest("ada", "s"), CompactionRequest("ben", "s")
