@@ -27,6 +27,7 @@ from nexus.core.ports import Cutoff, MessageStore, Outbox, OutboxRow, Past, Requ
 from nexus.core.ports.store import Refused, Settled
 from nexus.core.wire import compact
 from nexus.core.working_memory import WHOLE, Tail
+from nexus.services.history.messages import messages_of
 from nexus.services.history.reader import MOST_SESSION_CHARS, UntilStored, read_past, read_session
 from nexus.services.history.recorder import (
     Recorded,
@@ -38,7 +39,6 @@ from nexus.services.history.recorder import (
     with_fresh_id,
 )
 from nexus.services.history.rows import clamp_timestamp, human_row
-from nexus.services.history.tool_calls import as_id
 
 _log = structlog.get_logger(__name__)
 
@@ -147,10 +147,7 @@ class PersistenceService:
     async def has_result(self, owner_key: str, run_id: str, call_id: str) -> bool:
         """Whether the newest rows of a run hold a result of this call. Raises StoreUnavailableError."""
         rows = await self._store.run_messages(owner_key, run_id, limit=_NEWEST_ROWS)
-        results = [
-            row["metadata"] for row in rows if row.get("role") == "TOOL" and isinstance(row.get("metadata"), dict)
-        ]
-        return any(as_id(metadata.get("call_id")) == call_id for metadata in results)
+        return any(item.call_id == call_id for item in messages_of(rows))
 
     def input_row(self, message: Message, origin: RunOrigin) -> Row:
         """The row of a run's human input, with its `_id`, and with a time that is not later than now."""

@@ -61,11 +61,14 @@ class TurnFacts:
         return tuple(item.source for item in self.messages if item.source)
 
 
-def read_facts(
-    rows: Sequence[Any], *, goal: str = "", workspace: str = "", rounds: Sequence[ThinkingRound] = ()
-) -> TurnFacts:
+def read_facts(rows: Sequence[Any]) -> TurnFacts:
     """The facts in the rows of one run, which may come in any order, repeated and malformed."""
-    read = [item for item in read_messages(rows) if item.role and not is_internal(item.metadata)]
+    return facts_in(read_messages(rows))
+
+
+def facts_in(messages: Iterable[HistoryMessage]) -> TurnFacts:
+    """The facts in the messages of one run."""
+    read = [item for item in messages if item.role and not is_internal(item.metadata)]
     first: dict[str | int, HistoryMessage] = {}
     for _, item in sorted(zip(map(_place, places_in_run(read), read), read, strict=True)):
         first.setdefault(item.source or item.rank, item)
@@ -74,11 +77,8 @@ def read_facts(
     last = next((item for item in reversed(members) if item.role == "assistant" and not _is_thought(item)), None)
     answered = last is not None and not last.calls
     return TurnFacts(
-        goal,
-        workspace,
-        tuple(rounds),
-        members,
-        outcomes,
+        messages=members,
+        outcomes=outcomes,
         answer=last.text if last and answered else "",
         finished=answered and all_answered,
         usage=_usage(members),

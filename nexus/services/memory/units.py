@@ -21,7 +21,7 @@ from typing import Final
 from nexus.core.models import LONG_AGO, is_internal, is_object_id, parse_moment, seconds_of
 from nexus.core.ports import Row
 from nexus.services.history.messages import HistoryMessage, in_order, places_in_run, read_messages
-from nexus.services.history.run_facts import read_facts
+from nexus.services.history.run_facts import facts_in
 from nexus.services.history.transcript import admit
 
 # No call is awaited longer, nor does a run stay open longer by its silence (`memory.turn_idle_s`).
@@ -173,7 +173,7 @@ class RunProgress:
         self._young_calls = min(max(young_calls, given_up), self._young)
         self._asking = asking
         self._known = known
-        self._runs = _by_run(item.row for item in items)
+        self._runs = _by_run(items)
         self._finished: dict[str, bool] = {}
 
     def finished(self, units: Iterable[Unit]) -> Iterator[Unit]:
@@ -202,25 +202,25 @@ class RunProgress:
 
     def _is_over(self, run_id: str) -> bool:
         if run_id not in self._finished:
-            self._finished[run_id] = run_id in self._known.over or read_facts(self._runs[run_id]).finished
+            self._finished[run_id] = run_id in self._known.over or facts_in(self._runs[run_id]).finished
         return self._finished[run_id]
 
 
-def headless_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> list[str]:
+def headless_runs(rows: Sequence[Row], *, now: datetime, idle: timedelta) -> list[str]:
     """The runs that may go on and whose human input is not among the rows, in the order of the rows."""
     return [
         run_id
-        for run_id, members in _by_run(rows).items()
-        if _newest(members) >= now - idle and not any(item.role == "user" for item in read_messages(members))
+        for run_id, members in _by_run(read_messages(rows)).items()
+        if _newest(members) >= now - idle and "user" not in {item.role for item in members}
     ]
 
 
-def silent_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> list[str]:
+def silent_runs(rows: Sequence[Row], *, now: datetime, idle: timedelta) -> list[str]:
     """The runs that are not over and have been silent, by these rows; the most recently recorded first."""
     silent = {
         run_id: newest
-        for run_id, members in _by_run(rows).items()
-        if now - LONGEST_CALL <= (newest := _newest(members)) < now - idle and not read_facts(members).finished
+        for run_id, members in _by_run(read_messages(rows)).items()
+        if now - LONGEST_CALL <= (newest := _newest(members)) < now - idle and not facts_in(members).finished
     }
     return sorted(silent, key=silent.__getitem__, reverse=True)
 
@@ -238,14 +238,13 @@ def recorded_at(row: Row) -> datetime:
     return stored_at(row) or parse_moment(row.get("timestamp")) or LONG_AGO
 
 
-def _newest(rows: Iterable[Row]) -> datetime:
-    return max(map(recorded_at, rows), default=LONG_AGO)
+def _newest(messages: Iterable[HistoryMessage]) -> datetime:
+    return max((recorded_at(item.row) for item in messages), default=LONG_AGO)
 
 
-def _by_run(rows: Iterable[Row]) -> Mapping[str, list[Row]]:
-    runs: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        run_id = row.get("run_id")
-        if isinstance(run_id, str) and run_id:
-            runs[run_id].append(row)
+def _by_run(messages: Iterable[HistoryMessage]) -> Mapping[str, list[HistoryMessage]]:
+    runs: defaultdict[str, list[HistoryMessage]] = defaultdict(list)
+    for item in messages:
+        if item.run_id:
+            runs[item.run_id].append(item)
     return runs

@@ -25,7 +25,7 @@ Besides the fields of `nexus.core.turns.Turn`, a document has the work that is d
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -188,12 +188,8 @@ def is_going_on(document: Row | None) -> bool:
 def facts_of(document: Row, rows: Sequence[Row]) -> TurnFacts:
     """The facts of a turn: those in the rows of its run, and those in its document."""
     phase = _phase_of(document)
-    return read_facts(
-        rows,
-        goal=goal_of(document),
-        workspace=text_or_empty(document.get("workspace_context")),
-        rounds=phase.rounds if phase else (),
-    )
+    workspace, rounds = text_or_empty(document.get("workspace_context")), phase.rounds if phase else ()
+    return replace(read_facts(rows), goal=goal_of(document), workspace=workspace, rounds=rounds)
 
 
 def changes_by_reading(document: Row, facts: TurnFacts, rows: int) -> dict[str, Any]:

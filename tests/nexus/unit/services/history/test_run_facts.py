@@ -38,7 +38,7 @@ class TestWhatWasSaid:
     def test_a_run_with_tools(self) -> None:
         """The question, the calls, the results, the answer; and what the turn brings along."""
         rounds = (ThinkingRound(round_number=1, content="Search first."),)
-        facts = read_facts(search().answer("There are 156.").rows, goal="reviews", workspace="a shelf", rounds=rounds)
+        facts = replace(search().answer("There are 156.").facts, goal="reviews", workspace="a shelf", rounds=rounds)
         assert [(item.role, item.text, item.tool_name, item.success) for item in facts.messages] == [
             ("user", "Find reviews.", "", None),
             ("assistant", "Looking.", "", None),
