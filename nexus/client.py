@@ -31,6 +31,7 @@ from nexus.core.models import Message, Role, Run, Topics, new_run_id
 from nexus.core.ports import Bus, Subscription
 from nexus.core.signing import Signing
 from nexus.core.wire import EnvelopeError, decode, encode
+from nexus.services.history.rows import recorded_row
 
 _DEADLINE_MS: Final = (100, 60_000)
 _LARGEST_ANSWER: Final = 256 << 20
@@ -278,8 +279,8 @@ class ContextClient:
     async def _record(self, topic: str, run: Run, role: Role, content: Any, seconds: float) -> Message:
         message = _message(run, role, content)
         await self._send(topic, message, seconds)
-        if _says_something(message.content) or topic == Topics.TOOLS_RESULTS:
-            # An empty answer is not recorded, so no context could wait for it.
+        if recorded_row(message):
+            # What says nothing is not recorded, so no context could wait for it.
             self._remember(message)
         return message
 
@@ -428,12 +429,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _says_something(content: Any) -> bool:
-    if isinstance(content, Mapping) and content.keys() <= {"content", "role", "tool_calls", "usage"}:
-        return bool(content.get("content") or content.get("tool_calls"))
-    return bool(content.strip() if isinstance(content, str) else content)
 
 
 def _content_of_answer(waiting: _Waiting, answer: Message) -> Outcome | None:

@@ -536,7 +536,10 @@ async def test_a_call_of_a_memory_tool() -> None:
 
 
 async def test_a_context_comes_after_what_was_said() -> None:
-    """A request names what was sent since the last context of its owner, but nothing of its own run, which has it."""
+    """A request names what was sent since the last context of its owner, but nothing of its own run, which has it.
+
+    Nor does it name what is not recorded, such as an answer that is nothing but thinking.
+    """
     afters = list[Any]()
 
     async def respond(bus: MemoryBus, asked: Message, count: int) -> None:
@@ -555,6 +558,9 @@ async def test_a_context_comes_after_what_was_said() -> None:
             await client.record_tool_result(first, "c", "7", name="weather"),
             await client.say(first, "and?"),
         ]
+        unsaid: list[Any] = ["", {"content": [{"type": "thinking", "thinking": "hm"}]}, {"choices": []}]
+        for nothing in unsaid:
+            await client.record_answer(first, nothing)
         await client.build(first)
         with pytest.raises(AnswerError):
             await client.build(second)
