@@ -41,6 +41,9 @@ from nexus.services.history.rows import clamp_timestamp, grown, is_another, of_r
 
 _log = structlog.get_logger(__name__)
 
+# Beside the fields of a row that took the place of an earlier version.
+UPDATED: Final = "updated"
+
 _TASK: Final = "recorder"
 # Results of a run come within minutes. For an older run the ledger is asked, in a round trip of its own.
 _KNOWN_RUNS: Final = 5_000
@@ -181,7 +184,8 @@ async def _insert_reused(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
         if known is None:
             return row, StoreUnavailableError("the row that had this id is there no more")
         if known.get("run_id") == row["run_id"]:
-            return row, await _update_grown(store, row, known["_id"])
+            outcome = await _update_grown(store, row, known["_id"])
+            return ({**row, UPDATED: True} if outcome is True else row), outcome
         _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
         row = {**row, "id": own_id(row)}
         return row, await store.insert_message(row)

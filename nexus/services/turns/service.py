@@ -29,6 +29,7 @@ from nexus.core.ports.memory import TurnTouch
 from nexus.core.ports.store import Refused
 from nexus.core.turns import CLOSE, Goal, Level, Turn, TurnStart
 from nexus.services.history.forms import input_text
+from nexus.services.history.recorder import UPDATED
 from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.turns.documents import (
     OVERTAKEN,
@@ -262,7 +263,9 @@ class TurnMemory:
         if is_internal(row["metadata"]):
             return
         changes, unless_due = changes_by_row(row, utc_now())
-        touch = TurnTouch(row["owner_key"], row["session_id"], row["run_id"], changes, unless_due, row["id"])
+        # A turn that has an earlier version of a message is closed again.
+        message_id = None if UPDATED in row else row["id"]
+        touch = TurnTouch(row["owner_key"], row["session_id"], row["run_id"], changes, unless_due, message_id)
         if not self._queue.offer(_key(touch), touch, 0, at_once=True):
             _log.warning("turn_not_touched", run_id=touch.run_id, reason="too much is waiting")
 

@@ -14,6 +14,7 @@ from nexus.core.ports import Row
 from nexus.core.ports.memory import TurnTouch
 from nexus.core.turns import CLOSE, LEVELS, SUMMARISE, Goal, Summaries, ThinkingRound
 from nexus.services.history.rows import llm_row
+from nexus.services.persistence import PersistenceService
 from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnSettings, TurnWorker
 from tests.nexus.support.fake_turns import FakeTurns
@@ -244,6 +245,26 @@ async def test_turns_that_are_not_closed() -> None:
             await memory.turns.note_row(answer(turn["run_id"]))
             closed = await memory.until(lambda document: document["rows"] == 2, turn["turn_number"])
             assert Summaries(**closed["summaries"]) == Summaries(**turn["summaries"])
+
+
+async def test_a_later_version_of_an_answer() -> None:
+    """A turn that is closed with an earlier one is closed again."""
+    async with remembering(settled_s=0) as memory:
+        await memory.turns.start_turn(a_start("a"))
+        async with PersistenceService(memory.store, recorded=memory.turns.note_row).running() as service:
+            for revision, text in enumerate(("12 km.", "No, 13 km.")):
+                said = {
+                    "id": "m",
+                    "run_id": "a",
+                    "owner_key": "o",
+                    "metadata": {"revision": revision, "session_id": "s"},
+                }
+                service.offer(Topics.LLM_RESULTS, Message(role=Role.AI, content=text, **said), 10)
+
+                def is_told(turn: Row, text: str = text) -> bool:
+                    return text in turn["summaries"]["brief"]
+
+                await memory.until(is_told, 1)
 
 
 @pytest.mark.parametrize("metadata", [{}, {"summary_detail_level": "comprehensive"}])
