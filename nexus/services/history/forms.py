@@ -16,14 +16,14 @@ What is not understood is never dropped: a value stays as its JSON, and an unkno
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from pydantic_core import from_json
 
 from nexus.core.models import BESIDE_CONTENT, LeftOut, Role, Row, Why, gathered, read_role, role_of
 from nexus.services.history.tool_calls import as_id, read_tool_calls
-from nexus.services.text.content import as_text, compact_json, is_envelope, is_error, opened
+from nexus.services.text.content import as_text, compact_json, is_envelope, is_error, opened, text_of_part
 
 PART: Final = "part"
 # On a row of which something was not understood, and is shown as its JSON or passed over.
@@ -45,49 +45,66 @@ _CALLS: Final = frozenset(
         *("tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "function_call", "custom_tool_call"),
         *("tool_call_chunk", "invalid_tool_call", "server_tool_call", "non_standard_tool_call", "mcp_call"),
         # Of Vercel's AI SDK.
-        "tool-call",
+        *("tool-call", "tool-invocation"),
     }
 )
-# What OpenAI's servers ran themselves, or have a client run that is no function: named where it is left out.
-_HOSTED: Final = frozenset(
-    f"{tool}_call"
-    for tool in (
-        *("web_search", "file_search", "code_interpreter", "image_generation", "computer"),
-        *("local_shell", "shell", "apply_patch"),
-    )
-)
+# What OpenAI's models have a client run that is no function: the type is the name, the arguments are an action.
+_ACTIONS: Final = frozenset({"computer_call", "local_shell_call", "shell_call", "apply_patch_call"})
+# What OpenAI's servers ran themselves: named where it is left out.
+_HOSTED: Final = frozenset({"web_search_call", "file_search_call", "code_interpreter_call"})
 _RESULT_ENDINGS: Final = ("tool_result", "tool-result", "_call_output", "server_tool_call_result")
 _MEDIA: Final[Mapping[str, "MediaKind"]] = {
-    **dict.fromkeys(("image", "image_url", "input_image"), "image"),
+    **dict.fromkeys(("image", "image_url", "input_image", "image_generation_call", "computer_screenshot"), "image"),
     **dict.fromkeys(("audio", "input_audio", "audio_url"), "audio"),
     **dict.fromkeys(("video", "input_video", "video_url"), "video"),
     **dict.fromkeys(("file", "input_file", "document", "container_upload", "media"), "file"),
     # Of the Model Context Protocol.
     **dict.fromkeys(("resource", "resource_link"), "file"),
+    # What a search of Anthropic has found.
+    **dict.fromkeys(("search_result", "web_search_result"), "file"),
+}
+# Where a part has its media or their address, and what it says of them.
+_SOURCES: Final = frozenset(
+    {
+        *("source", "url", "uri", "data", "base64", "file_id", "file_url"),
+        *("image_url", "audio_url", "video_url", "input_audio", "image", "audio", "video", "file", "resource"),
+        *("inlineData", "inline_data", "fileData", "file_data"),
+    }
+)
+_ABOUT_MEDIA: Final = _SOURCES | {
+    *("type", "id", "index", "name", "title", "filename", "size", "detail", "status", "context"),
+    *("mime_type", "mimeType", "media_type", "mediaType", "source_type", "annotations", "citations", "cache_control"),
+    *("_meta", "extras", "metadata", "providerOptions", "encrypted_content", "page_age"),
 }
 _KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(_TEXTS, "text"),
     **dict.fromkeys(_THINKING, "thinking"),
-    **dict.fromkeys(_CALLS, "call"),
+    **dict.fromkeys(_CALLS | _ACTIONS, "call"),
     **dict.fromkeys(_HOSTED, "hosted"),
     **dict.fromkeys(("function", "custom"), "nested call"),
     **dict.fromkeys(_MEDIA, "media"),
     "message": "message",
 }
-# Gemini's parts have no type; what they are is the name of their one field, in either spelling.
-_GEMINI: Final = {
-    **dict.fromkeys(("functionCall", "function_call"), "call"),
-    **dict.fromkeys(("functionResponse", "function_response"), "result"),
+# Parts of Gemini and of Amazon's Bedrock have no type; what they are is the name of a field, in either spelling.
+_CALL_FIELDS: Final = ("functionCall", "function_call", "toolCall", "tool_call", "toolUse", "toolInvocation")
+_RESULT_FIELDS: Final = ("functionResponse", "function_response", "toolResponse", "tool_response", "toolResult")
+_FIELDS: Final = {
+    **dict.fromkeys(_CALL_FIELDS, "call"),
+    **dict.fromkeys(_RESULT_FIELDS, "result"),
+    "reasoningContent": "thinking",
     **dict.fromkeys(("inlineData", "inline_data", "fileData", "file_data"), "media"),
     **dict.fromkeys(("executableCode", "executable_code", "codeExecutionResult", "code_execution_result"), "code"),
 }
 # Fields in which a message holds what it says.
 _BODY: Final = frozenset(
-    {"content", "parts", "text", "refusal", "audio", "tool_calls", "function_call", "additional_kwargs"}
+    {"content", "parts", "blocks", "text", "refusal", "audio", "tool_calls", "function_call", "additional_kwargs"}
 )
 _WORDS_OF_THOUGHT: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 # Where whole responses have their messages, of which a caller uses the first.
 RESPONSES: Final = ("choices", "candidates")
+_STOPPED: Final = ("promptFeedback", "prompt_feedback")
+# Many models write what they think in front of what they say; a limit may have ended them before that.
+_THOUGHT: Final = re.compile(r"\s*<(think|thinking)>.*?(?:</\1>\s*|\Z)", re.DOTALL)
 # Metadata under other names than those of Nexus.
 _ALIASES: Final = frozenset(
     {
@@ -111,6 +128,7 @@ class Media:
 
     Attributes:
         mime: its type, such as `image/png`; `""` where that is not said.
+        name: of a file, its name or title, and its address where there is one; `""` for none.
         size: bytes; None where they are not at hand.
         url: an address, or `data:image/png;base64,…`; `""` for one that is only named, such as by a provider's file id.
     """
@@ -119,11 +137,12 @@ class Media:
     mime: str = ""
     size: int | None = None
     url: str = ""
+    name: str = ""
 
     @property
     def word(self) -> str:
-        """What stands for it in a text, such as `[image: image/png, 20 KB]`."""
-        described = [*filter(None, (self.mime, _size(self.size)))]
+        """What stands for it in a text, such as `[image: image/png, 20 KB]` or `[file: bill.pdf, application/pdf]`."""
+        described = [*filter(None, (self.name, self.mime, _size(self.size)))]
         return f"[{self.kind}: {', '.join(described)}]" if described else f"[{self.kind}]"
 
 
@@ -166,7 +185,7 @@ def is_native(row: Any) -> bool:
     return (
         isinstance(role, str)
         and role in _NATIVE_ROLES
-        and (isinstance(content, str) or content is None)
+        and (content is None or (isinstance(content, str) and not (role == "AI" and _THOUGHT.match(content))))
         and isinstance(metadata, dict)
         and isinstance(metadata.get("tool_calls"), list | None)
         and metadata.keys().isdisjoint(_ALIASES)
@@ -278,6 +297,8 @@ def _rows_of(role: Role, content: Any, known: Mapping[str, Any]) -> list[Row]:
         is_recorded = known.get("source") == TOOL_RESULT
         pieces: list[_Piece] = [_Result(content, known) if is_recorded else _result(content, known)]
     else:
+        # Messages of results are the user's at Anthropic and Gemini, and so are words beside the results.
+        role = Role.HUMAN if role is Role.TOOL else role
         pieces = [*_pieces(content, role)]
     if role is Role.AI:
         pieces += _not_among(pieces, _calls_beside(known))
@@ -289,6 +310,8 @@ def _rows_of(role: Role, content: Any, known: Mapping[str, Any]) -> list[Row]:
             making = _Making(role)
             rows.append(_result_row(piece))
             continue
+        if isinstance(piece, _Omitted):
+            continue
         if making.role is not (wanted := Role.AI if isinstance(piece, _Call) else role):
             # A call is the assistant's, under whatever name it comes.
             rows += making.ended()
@@ -296,6 +319,9 @@ def _rows_of(role: Role, content: Any, known: Mapping[str, Any]) -> list[Row]:
         making.add(piece)
     rows += making.ended()
     made = rows or [{"role": role.value, "content": None if content is None else "", "metadata": {}}]
+    if omitted := [[piece.what, piece.why.name] for piece in pieces if isinstance(piece, _Omitted)]:
+        first = made[0]["metadata"]
+        first[LEFT_OUT] = [*omitted, *first.get(LEFT_OUT, ())]
     usage = _usage(content) if role is Role.AI else {}
     odd = {REPAIRED: True} if any(isinstance(piece, _AsJson) for piece in pieces) else {}
     return [{**row, "metadata": {**metadata, **usage, **row["metadata"]}, **odd} for row in made]
@@ -308,7 +334,6 @@ class _Making:
         self.role = role
         self._texts: list[str] = []
         self._calls: list[Any] = []
-        self._omitted: list[list[str]] = []
 
     def add(self, piece: _Piece) -> None:
         match piece:
@@ -316,21 +341,16 @@ class _Making:
                 self._texts.append(piece)
             case Media():
                 self._texts.append(piece.word)
-            case _Call(call) if isinstance(call, Mapping):
+            case _Call(call):
                 self._calls.append(call)
-            case _Call():
-                self._omitted.append(["call", Why.UNREADABLE.name])
-            case _Omitted(what, why):
-                self._omitted.append([what, why.name])
             case _:
                 pass
 
     def ended(self) -> list[Row]:
-        if not (self._texts or self._calls or self._omitted):
+        if not (self._texts or self._calls):
             return []
         calls = {"tool_calls": self._calls} if self._calls else {}
-        omitted = {LEFT_OUT: self._omitted} if self._omitted else {}
-        return [{"role": self.role.value, "content": "\n".join(self._texts), "metadata": calls | omitted}]
+        return [{"role": self.role.value, "content": "\n".join(self._texts), "metadata": calls}]
 
 
 def _not_among(pieces: Iterable[_Piece], calls: Iterable[Any]) -> Iterator[_Piece]:
@@ -355,7 +375,7 @@ def _is_result(role: Role, content: Any) -> bool:
     if role is not Role.TOOL:
         return False
     # A message of Anthropic or Gemini has them further in.
-    inner = _first(content, "content", "parts") if isinstance(content, Mapping) else content
+    inner = _first(content, "content", "parts", "blocks") if isinstance(content, Mapping) else content
     parts = [content, *(inner if isinstance(inner, list | tuple) else [inner])]
     return not any(_kind_of(part) == "result" for part in parts)
 
@@ -391,9 +411,8 @@ def _result(content: Any, known: Mapping[str, Any]) -> _Result:
     """The result that is all of a message: in the envelope of a bus or of a provider, or any JSON by itself."""
     if not isinstance(content, Mapping):
         return _Result(content, known)
-    if isinstance(content.get("data"), Mapping) and read_role(content.get("type")):
-        # LangChain.
-        return _result(content["data"], known)
+    if (inner := _of_langchain(content)) is not None:
+        return _result(inner, known)
     ids = [content[name] for name in _IDS if name in content]
     # LangChain's stand beside the content as well.
     names_its_call = bool(ids) and all(known[name] in ids for name in _IDS if known.get(name))
@@ -413,7 +432,8 @@ def _result(content: Any, known: Mapping[str, Any]) -> _Result:
     return _Result(answer, about) if read_role(content.get("role")) is None else _result(answer, about)
 
 
-_IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId")
+_IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId")
+_FAILED_ENDINGS: Final = ("_error", "-denied")
 _FAILED_OUTPUTS: Final = ("error-text", "error-json")
 _OUTPUTS: Final = ("text", "json", "content", *_FAILED_OUTPUTS)
 # Where an envelope has the answer, and what it has besides.
@@ -427,20 +447,27 @@ def _content_of_result(content: Any) -> tuple[Any, list[list[str]]]:
     """A result with words in the place of media; any other JSON as it is."""
     if is_envelope(content):
         # Of a server of the Model Context Protocol, whose texts should say what is structured, too.
-        texts, omitted = _content_of_result(content["content"])
+        texts, omitted = _content_of_result(content["content"] or "")
         structured = content.get("structuredContent")
         if not isinstance(texts, str):
             return content, []
         if structured is None or opened(texts) == opened(compact_json(structured)):
             return texts, omitted
-        return f"{texts}\n{compact_json(structured)}", omitted
-    if _kind_of(content) in {"text", "media"}:
+        return "\n".join(filter(None, (texts, compact_json(structured)))), omitted
+    if _is_shown_as_words(content):
         content = [content]
     if not isinstance(content, list | tuple) or not content:
         return content, []
-    if not all(isinstance(part, str) or _kind_of(part) in {"text", "media", "thinking"} for part in content):
+    # Other parts are shown as their JSON, where there are some that are known: the tool may mean data of its own.
+    known = [isinstance(part, str) or _is_shown_as_words(part) for part in content]
+    data = [part for part, is_known in zip(content, known, strict=True) if not is_known]
+    if not any(known) or not all(isinstance(part, Mapping) and "type" in part for part in data):
         return content, []
-    pieces = [piece for part in content for piece in _part(part, Role.TOOL, 0)]
+    pieces = [
+        piece
+        for part, is_known in zip(content, known, strict=True)
+        for piece in (_part(part, Role.TOOL, 0) if is_known else [compact_json(part)])
+    ]
     omitted = [[piece.what, piece.why.name] for piece in pieces if isinstance(piece, _Omitted)]
     texts = [piece.word if isinstance(piece, Media) else piece for piece in pieces if isinstance(piece, str | Media)]
     return "\n".join(texts), omitted
@@ -451,7 +478,7 @@ def _pieces(value: Any, role: Role, depth: int = 0) -> Iterator[_Piece]:
     if value is None or value == "":
         return
     if isinstance(value, str):
-        yield value
+        yield from _words(value, role)
     elif depth > _DEEPEST:
         yield as_text(value)
     elif isinstance(value, list | tuple):
@@ -460,6 +487,14 @@ def _pieces(value: Any, role: Role, depth: int = 0) -> Iterator[_Piece]:
         yield from _pieces_of_object(value, role, depth)
     else:
         yield _AsJson(as_text(value))
+
+
+def _words(text: str, role: Role) -> Iterator[_Piece]:
+    """A text without what a model has thought in front of it."""
+    while role is Role.AI and (thought := _THOUGHT.match(text)):
+        yield _Omitted("thinking", Why.THINKING)
+        text = text[thought.end() :]
+    yield from filter(None, [text])
 
 
 def _pieces_of_list(items: Sequence[Any], role: Role, depth: int) -> Iterator[_Piece]:
@@ -490,14 +525,21 @@ def _wrapped(value: Mapping[str, Any]) -> Any:
         # Chat completions of OpenAI, and Gemini.
         if isinstance(responses := value.get(name), list | tuple):
             return _first_response(responses)
+    if _BODY.isdisjoint(value) and not value.keys().isdisjoint((*RESPONSES, *_STOPPED)):
+        # A filter of Gemini has stopped all of it.
+        return ""
     if isinstance(value.get("output"), list | tuple) and not value.get("call_id"):
         # OpenAI's Responses API.
         return value["output"] or value.get("output_text")
     for name in ("message", "delta"):
         if isinstance(value.get(name), Mapping):
             return value[name]
+    return _of_langchain(value)
+
+
+def _of_langchain(value: Mapping[str, Any]) -> Any:
+    """What is in the envelope of LangChain's `message_to_dict` or `dumpd`; None for anything else."""
     if value.get("type") == "constructor" and isinstance(value.get("kwargs"), Mapping):
-        # LangChain's `dumpd`.
         return value["kwargs"]
     return value["data"] if isinstance(value.get("data"), Mapping) and role_of(value) else None
 
@@ -511,7 +553,7 @@ def _first_response(responses: Sequence[Any]) -> Any:
 def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iterator[_Piece]:
     if any(value.get(name) for name in _WORDS_OF_THOUGHT):
         yield _Omitted("thinking", Why.THINKING)
-    pieces = [piece for name in ("content", "parts") for piece in _pieces(value.get(name), role, depth)]
+    pieces = [piece for name in ("content", "parts", "blocks") for piece in _pieces(value.get(name), role, depth)]
     yield from pieces
     beside = [piece for name in ("refusal", "text") for piece in _pieces(value.get(name), role, depth)]
     yield from (piece for piece in beside if piece not in pieces)
@@ -559,12 +601,16 @@ def _kind_of(part: Any) -> str:
     """What kind of part of a message it is; `""` for none that is known."""
     if not isinstance(part, Mapping):
         return ""
-    kind = part.get("type")
+    # LlamaIndex calls it otherwise.
+    kind = part.get("type", part.get("block_type"))
     return _kind_by_type(kind, part) if isinstance(kind, str) else _kind_by_field(part)
 
 
 def _kind_by_type(kind: str, part: Mapping[str, Any]) -> str:
     named = "result" if kind.endswith(_RESULT_ENDINGS) else _KINDS.get(kind, "")
+    if not named and "toolCallId" in part and "state" in part:
+        # Vercel's AI SDK puts the name of the tool into the type.
+        return "call"
     match named:
         case "text":
             is_whole = isinstance(part.get(_TEXTS[kind]), str)
@@ -578,13 +624,13 @@ def _kind_by_type(kind: str, part: Mapping[str, Any]) -> str:
 
 
 def _kind_by_field(part: Mapping[str, Any]) -> str:
+    named = next((kind for name, kind in _FIELDS.items() if isinstance(part.get(name), Mapping)), "")
+    # A whole message of OpenAI may have a `function_call` beside its content.
+    if named and part.keys().isdisjoint({"content", "role"}):
+        return named
     if part.get("thought") is True and "text" in part:
         return "thinking"
-    gemini = next((kind for name, kind in _GEMINI.items() if isinstance(part.get(name), Mapping)), "")
-    # A whole message of OpenAI may have a `function_call` beside its content.
-    if gemini and part.keys().isdisjoint({"content", "role"}):
-        return gemini
-    return "text" if isinstance(part.get("text"), str) and _BODY.isdisjoint(part.keys() - {"text"}) else ""
+    return "text" if text_of_part(part) is not None else ""
 
 
 def _part(part: Any, role: Role, depth: int) -> Iterator[_Piece]:
@@ -594,15 +640,12 @@ def _part(part: Any, role: Role, depth: int) -> Iterator[_Piece]:
         return
     match _kind_of(part):
         case "text":
-            yield from filter(None, [part["refusal" if part.get("type") == "refusal" else "text"]])
+            yield from _words(part["refusal" if part.get("type") == "refusal" else "text"], role)
         case "thinking":
             yield _Omitted("thinking", Why.THINKING)
         case "call":
-            yield _Call(_call_of_part(part))
-            if part.get("type") == "mcp_call" and (answer := _first(part, "output", "error")) is not None:
-                # The provider has made the call and has its result.
-                failed = part.get("error") is not None
-                yield _Result(answer, {"call_id": part.get("id"), "name": part.get("name"), "is_error": failed})
+            yield from _words(_text_of(part, "text"), role)
+            yield from _call_of_part(part)
         case "result":
             yield _result_of_part(part)
         case "media":
@@ -610,7 +653,7 @@ def _part(part: Any, role: Role, depth: int) -> Iterator[_Piece]:
         case "message":
             yield from _pieces_of_message(part, role, depth + 1)
         case "code":
-            code = _object_in(part, *_GEMINI)
+            code = _object_in(part, *_FIELDS)
             yield as_text(_first(code, "code", "output") or dict(code))
         case _:
             yield _text_of(part, "text") or _Omitted(_named(part), Why.UNREADABLE)
@@ -627,60 +670,105 @@ def _named(part: Mapping[str, Any]) -> str:
     return kind if isinstance(kind, str) and re.fullmatch(r"[a-z0-9_-]{1,40}", kind) else "part"
 
 
-def _call_of_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "toolCallId" in part:
-        # Vercel's AI SDK, under the names of the others: `args` until its version 4, then `input`.
-        arguments = {name: part[name] for name in ("args", "input") if name in part}
-        return {"id": part["toolCallId"], "name": part.get("toolName"), **arguments}
-    return _object_in(part, "functionCall", "function_call") or part
+_OF_CALL: Final = ("type", "id", "call_id", "name", "arguments", "args", "input")
+# What calls have under other names: those of Vercel's AI SDK, Bedrock, Gemini and OpenAI's actions.
+_CALL_NAMES: Final = (
+    ("id", ("toolCallId", "toolUseId")),
+    ("name", ("toolName", "toolType", "tool_type")),
+    ("args", ("action", "operation")),
+)
+
+
+def _call_of_part(part: Mapping[str, Any]) -> Iterator[_Piece]:
+    """A call, and its result where the part has that, too."""
+    call = _object_in(part, *_CALL_FIELDS) or part
+    kind = str(part.get("type"))
+    names = {ours: value for ours, theirs in _CALL_NAMES if (value := _first(call, *theirs)) is not None}
+    if kind in _ACTIONS:
+        names["name"] = kind.removesuffix("_call")
+    elif kind.startswith("tool-") and "id" in names and "name" not in names:
+        names["name"] = kind.removeprefix("tool-")
+    own = {name: call[name] for name in _OF_CALL if name in call} if names else call
+    yield _Call({**own, **names})
+    answers = ("output", "result", "error", "errorText")
+    if (kind == "mcp_call" or "state" in call) and (answer := _first(call, *answers)) is not None:
+        failed = _first(call, *answers[2:]) is not None
+        about = {"id": call.get("id"), "name": call.get("name"), **names}
+        yield _Result(answer, {"call_id": about["id"], "name": about["name"], "is_error": failed})
 
 
 def _result_of_part(part: Mapping[str, Any]) -> _Result:
-    response = _object_in(part, "functionResponse", "function_response")
-    if not response:
-        content = next((part[name] for name in ("content", "output", "result") if name in part), None)
-        return _Result(content, {**part, "call_id": _first(part, *_IDS, "id")})
+    response = _object_in(part, *_RESULT_FIELDS)
+    if "response" not in response:
+        given = response or part
+        content = next((given[name] for name in ("content", "output", "result") if name in given), None)
+        failed = isinstance(content, Mapping) and str(content.get("type")).endswith(_FAILED_ENDINGS)
+        about = {**given, "call_id": _first(given, *_IDS, "id"), **({"is_error": True} if failed else {})}
+        return _Result(content, about)
     answer, failed = response.get("response"), False
     if isinstance(answer, Mapping) and len(answer) == 1:
         failed = "error" in answer
         answer = next((answer[name] for name in ("output", "result", "error") if name in answer), answer)
+    if media := response.get("parts"):
+        answer = [as_text(answer), *media]
     return _Result(answer, {"call_id": response.get("id"), "name": response.get("name"), "is_error": failed})
 
 
+def _is_shown_as_words(part: Any) -> bool:
+    """Whether a part of a result says nothing that its words would not say."""
+    kind = _kind_of(part)
+    if kind == "media":
+        said = {name for name, value in part.items() if value is not None}
+        # A tool that lists files says `{"type": "file", "name": …}`, too.
+        shown = {"content"} if part.get("type") == "search_result" else set[str]()
+        return said <= _ABOUT_MEDIA | shown and not said.isdisjoint(_SOURCES)
+    return kind in {"text", "thinking"}
+
+
 def _media_of_part(part: Mapping[str, Any]) -> Iterator[_Piece]:
-    kind = _MEDIA.get(str(part.get("type")), "file")
-    # A document may be its own text.
+    kind = _MEDIA.get(str(part.get("type", part.get("block_type"))), "file")
     source = part.get("source")
-    if kind == "file" and isinstance(source, Mapping):
-        if source.get("type") == "text" and isinstance(source.get("data"), str):
-            yield source["data"]
-            return
-        if source.get("type") == "content":
-            yield from _pieces(source.get("content"), Role.HUMAN, 1)
-            return
-    if isinstance(resource := part.get("resource"), Mapping) and isinstance(resource.get("text"), str):
-        yield resource["text"]
+    nested = _object_in(part, *_FIELDS, str(part.get("type")), "source", "image", "file", "resource")
+    media = _media(kind, {**part, **nested})
+    # A document may be its own text.
+    texts: Any = None
+    if isinstance(source, Mapping) and source.get("type") in {"text", "content"}:
+        texts = source.get("data") or source.get("content")
+    elif part.get("type") == "search_result":
+        texts = part.get("content")
+    elif isinstance(nested.get("text"), str):
+        texts = nested["text"]
+    if texts is None:
+        yield media
         return
-    nested = _object_in(part, *_GEMINI, str(part.get("type")), "source", "image", "file")
-    yield _media(kind, {**part, **nested})
+    yield from [replace(media, size=None).word] if media.name else []
+    yield from _pieces(texts, Role.HUMAN, 1)
 
 
 def _media(kind: MediaKind, given: Mapping[str, Any]) -> Media:
     url = _text_of(
-        given, "url", "image_url", "audio_url", "video_url", "file_url", "fileUri", "file_uri", "uri", "file_data"
+        given,
+        *("url", "image_url", "audio_url", "video_url", "file_url", "fileUri", "file_uri", "uri", "file_data", "image"),
     )
-    data = _text_of(given, "data", "base64")
-    mime = _text_of(given, "media_type", "mimeType", "mime_type").lower()
+    data = _text_of(given, "data", "base64", "blob", "result")
+    mime = _text_of(given, "media_type", "mimeType", "mime_type", "mediaType").lower()
     if found := _DATA_URL.fullmatch(url):
         mime, data, url = mime or found["mime"].lower(), found["data"], ""
+    elif url and ":" not in url:
+        data, url = url, ""
     if not mime and (form := _text_of(given, "format")) and kind == "audio":
         mime = f"audio/{form}"
     mime = mime if _MIME.fullmatch(mime) else ""
     kind = next((known for known in ("image", "audio", "video") if mime.startswith(f"{known}/")), kind)
+    name = _text_of(given, "title", "filename", "name") if kind == "file" else ""
     if data:
         size = len(data) * 3 // 4 - data[-2:].count("=")
-        return Media(kind, mime, size, f"data:{mime};base64,{data}")
-    return Media(kind, mime, None, url)
+        return Media(kind, mime, size, f"data:{mime};base64,{data}", name)
+    # A file is found again by its address.
+    address = url or _text_of(given, "source") if kind == "file" else ""
+    stated = given.get("size")
+    known = stated if isinstance(stated, int) and not isinstance(stated, bool) else None
+    return Media(kind, mime, known, url, ", ".join(filter(None, (name, address))))
 
 
 def _text_of(given: Mapping[str, Any], *names: str) -> str:

@@ -8,6 +8,9 @@ from pydantic_core import to_json
 
 # The form of results from servers of the Model Context Protocol.
 _ENVELOPE: Final = {"content", "isError", "structuredContent", "_meta"}
+_TEXTS: Final = ("text", "input_text", "output_text")
+# What Gemini's and LlamaIndex's parts have beside a text.
+_BESIDE_TEXT: Final = {"type", "text", "thought", "thoughtSignature", "thought_signature", "block_type"}
 
 
 def as_text(content: Any) -> str:
@@ -24,12 +27,23 @@ def text_of_parts(content: Any) -> str | None:
         return None
     texts: list[str] = []
     for part in content:
-        text = part.get("text") if isinstance(part, Mapping) else part
+        text = text_of_part(part) if isinstance(part, Mapping) else part
         # Most lists are no parts, which shows with the first item.
         if not isinstance(text, str):
             return None
         texts.append(text)
     return "\n".join(texts)
+
+
+def text_of_part(part: Mapping[str, Any]) -> str | None:
+    """The text of a part that is nothing but text; None for other data, such as a hit of a search with its address."""
+    text = part.get("text")
+    if not isinstance(text, str):
+        return None
+    if isinstance(part.get("type"), str):
+        return text if part["type"] in _TEXTS else None
+    said = {name for name, value in part.items() if value is not None}
+    return text if said <= _BESIDE_TEXT else None
 
 
 def compact_json(value: Any) -> str:

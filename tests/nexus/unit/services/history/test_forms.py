@@ -19,6 +19,11 @@ DATA: Final = "aGk="
 CALL: Final = sdk.Call("call_1", "look", {"q": "x"})
 
 
+def text_part(text: str) -> dict[str, str]:
+    """A part that is a text."""
+    return {"type": "text", "text": text}
+
+
 def told(message: Any) -> list[tuple[str, str]]:
     """Role and text of each row that a message is."""
     return [(row["role"], as_text(row.get("content"))) for row in native(message)]
@@ -130,6 +135,27 @@ class TestContent:
             ({"parts": [{"fileData": {"mimeType": "video/mp4", "fileUri": "gs://x"}}]}, "[video: video/mp4]"),
             ({"parts": [{"executableCode": {"language": "PYTHON", "code": "1+1"}}]}, "1+1"),
             ({"parts": [{"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2"}}]}, "2"),
+            (
+                [{"type": "input_file", "filename": "bill.pdf", "file_data": f"data:application/pdf;base64,{DATA}"}],
+                "[file: bill.pdf, application/pdf, 1 KB]",
+            ),
+            (
+                [{"type": "document", "title": "Lease", "source": {"type": "text", "data": "words"}}],
+                "[file: Lease]\nwords",
+            ),
+            (
+                [{"type": "resource_link", "name": "r.csv", "uri": "file:///r.csv", "mimeType": "text/csv"}],
+                "[file: r.csv, file:///r.csv, text/csv]",
+            ),
+            (
+                [{"type": "search_result", "title": "T", "source": "https://t.example", "content": [text_part("hit")]}],
+                "[file: T, https://t.example]\nhit",
+            ),
+            ([{"type": "image", "image": f"data:image/png;base64,{DATA}"}], "[image: image/png, 1 KB]"),
+            ([{"type": "file", "mediaType": "image/png", "data": DATA}], "[image: image/png, 1 KB]"),
+            ({"blocks": [{"block_type": "text", "text": "hi"}]}, "hi"),
+            ({"candidates": None, "prompt_feedback": {"block_reason": "SAFETY"}}, ""),
+            ({"promptFeedback": {"blockReason": "SAFETY"}}, ""),
             (5, "5"),
             ({"a": [1]}, '{"a":[1]}'),
             ([1, 2], "[1,2]"),
@@ -163,6 +189,25 @@ class TestContent:
         assert told(message) == [("AI", "So.")]
         assert left_out(message) == [("thinking", Why.THINKING)]
 
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("<think>\nhm</think>\n\nSo.", "So."),
+            ("\n<thinking>hm</thinking><think>hm</think>So.", "So."),
+            ("<think>hm", ""),
+            ("Write <think>hm</think>.", "Write <think>hm</think>."),
+        ],
+    )
+    @pytest.mark.parametrize("place", ["text", "part"])
+    def test_thinking_in_tags(self, place: str, text: str, said: str) -> None:
+        """Is thinking in front of an answer, and nowhere else."""
+        content = text if place == "text" else [text_part(text)]
+        assert text_of(content, "assistant") == said
+        assert {*left_out({"role": "assistant", "content": content})} == (
+            set() if said == text else {("thinking", Why.THINKING)}
+        )
+        assert text_of(content, "user") == text
+
     def test_a_spoken_answer(self) -> None:
         """Is its words, or a word for it."""
         audio = {"id": "a", "data": DATA, "expires_at": 1, "transcript": "Hello."}
@@ -191,7 +236,7 @@ class TestContent:
         (message,) = sdk.anthropic_whole(sdk.Said(["Yes."]))
         assert native(message)[0]["metadata"]["usage"] == {"prompt_tokens": 3, "completion_tokens": 2}
 
-    @pytest.mark.parametrize("kind", ["search_result", "web_search_call", "something_new", "tool-approval-request"])
+    @pytest.mark.parametrize("kind", ["search_results", "web_search_call", "something_new", "tool-approval-request"])
     def test_a_part_that_is_not_understood(self, kind: str) -> None:
         """Is named by its type, without content."""
         message = {"role": "user", "content": [{"type": kind, "secret": "x"}, {"type": "text", "text": "hi"}]}
@@ -276,6 +321,51 @@ class TestCalls:
         """Has a text for its input, which is kept."""
         (message,) = form(sdk.Said(calls=[CALL]))
         assert calls_of(message) == [("call_1", "look", {"arguments": 'input {"q": "x"}'})]
+
+    @pytest.mark.parametrize(
+        ("part", "call", "result"),
+        [
+            ({"text": "Hm.", "functionCall": {"name": "look", "args": {"a": 1}}}, ("", "look", {"a": 1}), None),
+            ({"thought": True, "text": None, "function_call": {"name": "look"}}, ("", "look", {}), None),
+            ({"toolCall": {"id": "c", "toolType": "URL", "args": {"a": 1}}}, ("c", "URL", {"a": 1}), None),
+            ({"toolUse": {"toolUseId": "c", "name": "look", "input": {"a": 1}}}, ("c", "look", {"a": 1}), None),
+            (
+                {"type": "local_shell_call", "id": "i", "call_id": "c", "action": {"command": ["ls"]}},
+                ("c", "local_shell", {"command": ["ls"]}),
+                None,
+            ),
+            (
+                {"type": "tool-look", "toolCallId": "c", "state": "output-available", "input": {"a": 1}, "output": "x"},
+                ("c", "look", {"a": 1}),
+                ("c", "x", None),
+            ),
+            (
+                {
+                    "type": "dynamic-tool",
+                    "toolName": "look",
+                    "toolCallId": "c",
+                    "state": "output-error",
+                    "errorText": "x",
+                },
+                ("c", "look", {}),
+                ("c", "x", False),
+            ),
+            (
+                {"type": "tool-invocation", "toolInvocation": {"toolCallId": "c", "toolName": "look", "state": "call"}},
+                ("c", "look", {}),
+                None,
+            ),
+        ],
+        ids=str,
+    )
+    def test_a_call_in_a_part(
+        self, part: dict[str, Any], call: tuple[str, str, Any], result: tuple[str, str, bool | None] | None
+    ) -> None:
+        """Is a call, and its result where that is there too; its text is said."""
+        message = {"role": "assistant", "content": [part]}
+        assert calls_of(message) == [call]
+        assert results_of([message]) == ([result] if result else [])
+        assert told(message)[0] == ("AI", part.get("text") or "")
 
     def test_a_call_that_is_named_twice(self) -> None:
         """Is one: LangChain has those of Anthropic in the content, too."""
@@ -374,6 +464,47 @@ class TestCalls:
             ("c", text, success),
             ("d", text, success),
         ]
+
+    @pytest.mark.parametrize(
+        ("content", "text"),
+        [
+            ([{"type": "file", "name": "a.txt"}], '[{"type":"file","name":"a.txt"}]'),
+            ({"type": "file", "name": "a", "content": "hi"}, '{"type":"file","name":"a","content":"hi"}'),
+            ([{"type": "image", "url": "u", "votes": 3}], '[{"type":"image","url":"u","votes":3}]'),
+            ([{"text": "hit", "url": "u"}], '[{"text":"hit","url":"u"}]'),
+            ({"text": "hit", "url": "u"}, '{"text":"hit","url":"u"}'),
+            ([{"type": "event", "text": "hit", "at": 1}], '[{"type":"event","text":"hit","at":1}]'),
+            ([text_part("hi"), {"type": "event", "at": 1}], 'hi\n{"type":"event","at":1}'),
+            ([{"type": "web_search_result", "title": "T", "url": "u:", "encrypted_content": "x"}], "[file: T, u:]"),
+            ({"content": [], "isError": True}, ""),
+            ({"content": [], "structuredContent": {"a": 1}}, '{"a":1}'),
+            ({"type": "constructor", "kwargs": {"type": "tool", "tool_call_id": "c", "content": "hi"}}, "hi"),
+        ],
+        ids=str,
+    )
+    def test_data_of_a_result(self, content: Any, text: str) -> None:
+        """Is content parts only where they say nothing else."""
+        ((role, said),) = told({"role": "tool", "content": content})
+        assert (role, said) == ("TOOL", text)
+
+    def test_results_with_more(self) -> None:
+        """A picture of a response, an error of the provider's server, and words of the person beside results."""
+        picture = {"inlineData": {"mimeType": "image/png", "data": DATA}}
+        parts = [
+            {"functionResponse": {"id": "a", "response": {"output": "see"}, "parts": [picture]}},
+            {"toolResult": {"toolUseId": "b", "content": [{"text": "done"}]}},
+            {"type": "web_search_tool_result", "tool_use_id": "c", "content": {"type": "x_error", "code": 1}},
+            {"type": "approval", "id": "d"},
+            text_part("Hurry."),
+        ]
+        message = {"role": "tool", "content": parts}
+        assert results_of([message]) == [
+            ("a", "see\n[image: image/png, 1 KB]", None),
+            ("b", "done", None),
+            ("c", '{"type":"x_error","code":1}', False),
+        ]
+        assert told(message)[3:] == [("HUMAN", "Hurry.")]
+        assert left_out(message) == [("approval", Why.UNREADABLE)]
 
     def test_what_is_no_envelope(self) -> None:
         """Is a result as it is: nothing beside an inner `result` is lost."""
