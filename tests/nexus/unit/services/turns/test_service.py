@@ -259,7 +259,7 @@ async def test_a_later_version_of_an_answer() -> None:
                     "owner_key": "o",
                     "metadata": {"revision": revision, "session_id": "s"},
                 }
-                service.offer(Topics.LLM_RESULTS, Message(role=Role.AI, content=text, **said), 10)
+                service.offer(llm_row(Message(role=Role.AI, content=text, **said)), 10)
 
                 def is_told(turn: Row, text: str = text) -> bool:
                     return text in turn["summaries"]["brief"]
