@@ -81,14 +81,14 @@ def _modern(changed: list[str], given: Schema) -> Schema:
     }
     if "type" in node:
         # In upper case for Google; `int` is none (can4hou6joeng4/boss-agent-cli#367).
-        lowered = [each.lower() for each in _listed(node["type"]) if isinstance(each, str)]
+        lowered = [each.lower() for each in listed(node["type"]) if isinstance(each, str)]
         known = [each for each in dict.fromkeys(lowered) if each in _TYPES]
         node["type"] = known[0] if len(known) == 1 else known
     if node.pop("nullable", False) is True:
         # OpenAPI's and Google's word.
         for key, null in (("type", "null"), ("anyOf", {"type": "null"}), ("enum", None)):
-            if node.get(key) and null not in _listed(node[key]):
-                node[key] = [*_listed(node[key]), null]
+            if node.get(key) and null not in listed(node[key]):
+                node[key] = [*listed(node[key]), null]
     for bound, exclusive in (("maximum", "exclusiveMaximum"), ("minimum", "exclusiveMinimum")):
         # Draft 4: Dokploy/mcp#74.
         if node.get(exclusive) is True and bound in node:
@@ -96,7 +96,7 @@ def _modern(changed: list[str], given: Schema) -> Schema:
     if isinstance(node.get("items"), list):
         # A tuple of older drafts: hyperdxio/hyperdx#2925.
         node["prefixItems"], node["items"] = node["items"], node.pop("additionalItems", {})
-    if "array" in _listed(node.get("type")):
+    if "array" in listed(node.get("type")):
         # OpenAI and Gemini want to be told: PrefectHQ/fastmcp#2464, NousResearch/hermes-agent#69924.
         node.setdefault("items", {})
     made = {key: _value(key, value) for key, value in node.items() if _is_valid(key, value)}
@@ -104,7 +104,8 @@ def _modern(changed: list[str], given: Schema) -> Schema:
     return made
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """A list, or a list of what is none, as of the types of a schema."""
     return value if isinstance(value, list) else [value]
 
 

@@ -153,7 +153,7 @@ def _openai_functions(functions: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"tools: the schema of {name} combines others at its top"
         yield from _array_faults(schema, name)
         for node in _nodes(schema) if function.get("strict") else ():
-            if node.get("type") == "object" and node.get("additionalProperties") is not False:
+            if "object" in str(node.get("type")) and node.get("additionalProperties") is not False:
                 yield f"tools: {name} is strict, and an object in its schema is open"
             if not {"type", "$ref", "anyOf"} & {*node}:
                 yield f"tools: {name} is strict, and something in its schema has no type"

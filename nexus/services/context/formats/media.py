@@ -22,6 +22,13 @@ _ENDING: Final = re.compile(r"\.(gif|heic|heif|jpe?g|png|webp)\Z", re.IGNORECASE
 _OTHER_NAMES: Final[Mapping[str, str]] = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg"}
 _FILES_OF_GOOGLE: Final = "https://generativelanguage.googleapis.com/"
 _DETAILS: Final = ("auto", "high", "low", "original")
+_BEGINNINGS: Final = {
+    "png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "jpeg": re.compile(rb"\xff\xd8\xff"),
+    "gif": re.compile(rb"GIF8[79]a"),
+    "webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+    "heic": re.compile(rb".{4}ftyphe(ic|ix|vc|vx)", re.DOTALL),
+}
 # The segments of a JPEG that say how large it is.
 _JPEG_FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 
@@ -125,17 +132,7 @@ def _type_of_address(url: str, schemes: frozenset[str]) -> str | None:
 
 def _type_of_data(data: bytes) -> str:
     """The type by the first bytes; `""` for others."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    if data[4:8] == b"ftyp" and data[8:12] in {b"heic", b"heix", b"hevc", b"hevx"}:
-        return "image/heic"
-    return ""
+    return next((f"image/{kind}" for kind, beginning in _BEGINNINGS.items() if beginning.match(data)), "")
 
 
 def _longer_side(data: bytes) -> int:

@@ -17,6 +17,7 @@ from nexus.services.tools.memory_tools import MEMORY_TOOLS
 from nexus.services.tools.registry import REGISTERED_AS
 from nexus.services.tools.schemas import (
     Schema,
+    listed,
     mapped,
     nodes,
     references,
@@ -159,7 +160,7 @@ def _is_strict(schema: Schema) -> bool:
     """
     return all(
         node.keys() & _TYPED_BY
-        and (node.get("type") != "object" or node.get("additionalProperties") is False)
+        and ("object" not in listed(node.get("type")) or node.get("additionalProperties") is False)
         and sorted(node.get("required", ())) == sorted(node.get("properties", ()))
         for node in nodes(schema)
     )

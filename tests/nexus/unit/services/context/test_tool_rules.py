@@ -216,6 +216,7 @@ def test_a_schema_that_combines_others_at_its_top_is_one_for_openai_as_well() ->
         ({"properties": {"a": {"type": "null"}}, "additionalProperties": False}, False),
         ({"properties": {"a": {"type": "null"}}, "required": ["a"]}, False),
         ({"properties": {"a": {}}, "required": ["a"], "additionalProperties": False}, False),
+        ({"properties": {"a": {"type": ["object", "null"]}}, "required": ["a"], "additionalProperties": False}, False),
     ],
 )
 def test_a_tool_is_strict_where_its_schema_allows_it(schema: dict[str, Any], *, strict: bool) -> None:
