@@ -22,6 +22,7 @@ _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
 _UNNAMED: Final = "unknown"
 _NO_ARGUMENTS: Final = frozenset({"", "{}", "null"})
+_NO_ARGUMENT: Final = frozenset({"id", "call_id", "index", "type", "name", "status"})
 # The key of arguments that are no JSON object.
 _AS_TEXT: Final = "arguments"
 _FENCED: Final = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)
@@ -57,9 +58,13 @@ def read_tool_calls(stored: Any) -> tuple[ToolCall, ...]:
 
 
 def _read_call(call: Mapping[str, Any]) -> ToolCall:
-    name = _described(call).get("name")
-    arguments, raw = _read_arguments(given_arguments(call))
-    named = name if isinstance(name, str) and name.strip() else _UNNAMED
+    name, given = _described(call).get("name"), given_arguments(call)
+    is_named = isinstance(name, str) and bool(name.strip())
+    if not is_named and given is None:
+        # What is not understood is shown as it is.
+        given = {key: value for key, value in _described(call).items() if key not in _NO_ARGUMENT}
+    arguments, raw = _read_arguments(given)
+    named = str(name) if is_named else _UNNAMED
     # An item of OpenAI's Responses API has an id of its own, and results name the other.
     return ToolCall(as_id(call.get("call_id")) or as_id(call.get("id")), named, arguments, raw)
 

@@ -122,6 +122,12 @@ class TestReading:
         """It was made all the same."""
         assert extract([form(name, {"q": 1})]) == "[tool_use:unknown, q:1]"
 
+    def test_a_call_that_is_not_understood_is_shown_as_it_is(self) -> None:
+        """Where neither its name nor its arguments are found."""
+        inner = {"text": {"name": "look", "arguments": "{}"}}
+        for call in (inner, {"id": "c", "type": "function", "function": inner}):
+            assert read_tool_calls([call])[0].arguments == inner
+
     def test_a_name_of_nothing_visible_is_unknown(self) -> None:
         """What is left of it after escaping decides."""
         assert extract([flat("\u200b", None)]) == "[tool_use:unknown]"
