@@ -13,19 +13,15 @@ written anew, and nobody in it exists), what a user expects in words (`expected`
 `{"$range": [count, template]}` (a list, with `$I` for the number) stand for what is long.
 """
 
-import base64
 import json
 import os
-import random
 import sys
 import uuid
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import anyio
 import pytest
-from bson import json_util
 from pymongo import MongoClient
 from pymongo.collection import Collection
 
@@ -35,41 +31,14 @@ from tests.nexus.e2e.harness import (
     Requester,
     Service,
     a_message,
-    a_request,
     requesting,
     serving,
 )
 from tests.nexus.support.case_checks import Answer, faults_of
+from tests.nexus.support.cases import CASES, filled, request_of, stored_rows
 from tests.nexus.support.waiting import until
 
-CASES: Final = {
-    path.stem: json.loads(path.read_text()) for path in (Path(__file__).parents[1] / "cases").glob("*.json")
-}
 AT_ONCE: Final = 16
-
-
-def filled(value: Any, names: Mapping[str, str]) -> Any:
-    """A value of a case with names and long texts in their places."""
-    if isinstance(value, str):
-        for name, text in names.items():
-            value = value.replace(name, text)
-    elif isinstance(value, list):
-        value = [filled(item, names) for item in value]
-    elif isinstance(value, dict):
-        word = next(iter(value), "")
-        if word in MADE:
-            return MADE[word](value[word], names)
-        value = {filled(name, names): filled(item, names) for name, item in value.items()}
-    return value
-
-
-# What is long, by its name in a case.
-MADE: Final[Mapping[str, Callable[[Any, Mapping[str, str]], Any]]] = {
-    "$times": lambda given, _: given[0] * given[1],
-    "$join": lambda given, names: "".join(filled(given, names)),
-    "$picture": lambda given, _: base64.b64encode(random.Random(given).randbytes(given)).decode(),  # noqa: S311
-    "$range": lambda given, names: [filled(given[1], {**names, "$I": str(number)}) for number in range(given[0])],
-}
 
 
 class Player:
@@ -101,7 +70,8 @@ class Player:
 
     async def _do(self, step: Document, owner: str) -> None:
         if "rows" in step:
-            self._insert(step["rows"], owner)
+            for row in stored_rows(step["rows"], owner):
+                self._messages.insert_one(row)
         if "publish" in step:
             message = {**a_message(None), "owner_key": owner, **step["message"]}
             await self._requester.publish(step["publish"], message)
@@ -120,20 +90,8 @@ class Player:
     def _registered(self) -> set[str]:
         return {line["name"] for line in self._service.log if line["event"] == "tool_registered"}
 
-    def _insert(self, rows: list[Document], owner: str) -> None:
-        made = json_util.loads(json.dumps(rows), json_options=json_util.RELAXED_JSON_OPTIONS)
-        for index, row in enumerate(made):
-            for name in [name for name, item in row.items() if item == "$absent"]:
-                del row[name]
-            self._messages.insert_one({"owner_key": owner, "id": f"row{index}", **row})
-
     async def _ask(self, ask: Document, owner: str, **metadata: str) -> Document:
-        run = ask.get("run") or f"run_{uuid.uuid4().hex}"
-        later = [a_message(None, run, owner_key=owner) | message for message in ask.get("more", ())]
-        run_metadata = {**ask.get("metadata", {}), **metadata}
-        return await self._requester.ask(
-            a_request(ask["input"], owner=owner, run_id=run, later=later, run_metadata=run_metadata)
-        )
+        return await self._requester.ask(request_of(ask, owner, **metadata))
 
 
 @pytest.mark.once
