@@ -419,8 +419,7 @@ def _result(content: Any, known: Mapping[str, Any]) -> _Result:
     if "result" in content:
         is_envelope = len(content) == 1 or not _ABOUT_RESULT.isdisjoint(content)
     else:
-        is_named = names_its_call or Role.TOOL in {read_role(content.get("role")), read_role(content.get("type"))}
-        is_envelope = is_named and not content.keys().isdisjoint(_ANSWERS)
+        is_envelope = (names_its_call or _names_tool(content)) and not content.keys().isdisjoint(_ANSWERS)
     if not is_envelope:
         return _Result(content, known)
     about = {**content, **{name: value for name, value in known.items() if value not in (None, "")}}
@@ -428,8 +427,14 @@ def _result(content: Any, known: Mapping[str, Any]) -> _Result:
         about["call_id"] = content["id"]
     answer = next((content[name] for name in ("result", *_ANSWERS) if content.get(name) is not None), None)
     about |= {"is_error": True} if content.get("error") else {}
-    # What is in a message may be in an envelope besides.
+    # What is in a message may be in an envelope besides, and a message of a tool in an envelope of the bus.
+    if isinstance(answer, Mapping) and _names_tool(answer) and not answer.keys().isdisjoint(_IDS):
+        return _result(answer, about | ({"is_error": True} if answer.get("status") == "error" else {}))
     return _Result(answer, about) if read_role(content.get("role")) is None else _result(answer, about)
+
+
+def _names_tool(content: Mapping[str, Any]) -> bool:
+    return Role.TOOL in {read_role(content.get("role")), read_role(content.get("type"))}
 
 
 _IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId")

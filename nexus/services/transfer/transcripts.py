@@ -88,6 +88,9 @@ def _end_of_space(text: str, place: int) -> int:
 def _messages_of(value: Any) -> list[Any]:
     if isinstance(value, list):
         return [message for item in value for message in (_messages_of(item) if isinstance(item, dict) else [item])]
+    if isinstance(value, dict) and value.get("type") == "constructor":
+        # LangChain's `dumpd`.
+        value = value.get("kwargs")
     if not isinstance(value, dict) or role_of(value):
         return [value]
     if isinstance(value.get("type"), str) and value["type"].endswith(_ITEMS):

@@ -487,6 +487,14 @@ class TestCalls:
         ((role, said),) = told({"role": "tool", "content": content})
         assert (role, said) == ("TOOL", text)
 
+    def test_a_message_of_a_tool_as_a_result(self) -> None:
+        """As a tool of LangChain returns it: its content is the result, and it may have failed."""
+        inner = {"type": "tool", "tool_call_id": "c", "content": "Rain.", "artifact": None, "status": "error"}
+        about = {"call_id": "", "tool_name": "weather", "status": "success", "execution_success": True}
+        assert results_of([{"role": "tool", "content": {"result": inner, **about}}]) == [("c", "Rain.", False)]
+        data = {"type": "tool", "name": "hammer", "text": "heavy"}
+        assert told({"role": "tool", "content": {"result": data, **about}}) == [("TOOL", as_text(data))]
+
     def test_results_with_more(self) -> None:
         """A picture of a response, an error of the provider's server, and words of the person beside results."""
         picture = {"inlineData": {"mimeType": "image/png", "data": DATA}}

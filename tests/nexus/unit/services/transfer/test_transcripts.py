@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from langchain_core.load import dumpd
+from langchain_core.messages import AIMessage, HumanMessage, messages_to_dict
 
 from nexus.core.models import Why
 from nexus.services.history.transcript import transcript_of_rows
@@ -252,6 +254,12 @@ def test_requests_and_responses() -> None:
         assert [(row["role"], row["content"]) for row in rows(value)] == [("HUMAN", "A"), ("AI", "B")]
     assert rows(completion)[0]["timestamp"] == datetime(2025, 3, 1, 11, 1, tzinfo=UTC)
     assert rows({"choices": []}) == []
+
+
+def test_messages_that_langchain_dumped() -> None:
+    """Those of `dumpd`, as checkpoints have them, beside those of `messages_to_dict`."""
+    history = [HumanMessage("hi"), AIMessage("", tool_calls=[{"id": "c", "name": "look", "args": {}}]), AIMessage("so")]
+    assert said(rows([dumpd(message) for message in history])) == said(rows(messages_to_dict(history)))
 
 
 def test_items_of_hosted_tools() -> None:
