@@ -197,7 +197,10 @@ def with_images(
         return content
     messages, manifest = [*content["messages"]], {**content["context"]}
     if images:
-        parts = [{"type": "image_url", "image_url": {"url": image.url, "media_type": image.mime}} for image in images]
+        parts = [
+            {"type": "image_url", "image_url": {"url": each.url, "media_type": each.mime, "detail": each.detail}}
+            for each in images
+        ]
         text = {"type": "text", "text": messages[index]["content"]}
         messages[index] = {**messages[index], "content": [text, *parts]}
     if images and "tokens" in manifest:

@@ -36,6 +36,8 @@ TOOL_RESULT: Final = "tool_result"
 _UNKNOWN: Final = "unknown"
 _DEEPEST: Final = 6
 _MEGABYTE: Final = 1_000_000
+# A file of more is not believed.
+_MOST_BYTES: Final = 2**63
 
 # Names of the parts of a message, by their `type`.
 _TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -131,6 +133,7 @@ class Media:
         name: of a file, its name or title, and its address where there is one; `""` for none.
         size: bytes; None where they are not at hand.
         url: an address, or `data:image/png;base64,…`; `""` for one that is only named, such as by a provider's file id.
+        detail: OpenAI's word for how closely a model looks at an image; `""` for none.
     """
 
     kind: MediaKind
@@ -138,6 +141,7 @@ class Media:
     size: int | None = None
     url: str = ""
     name: str = ""
+    detail: str = ""
 
     @property
     def word(self) -> str:
@@ -571,8 +575,8 @@ def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iter
 
 def _audio(audio: Mapping[str, Any]) -> Iterator[_Piece]:
     """The spoken answer of a chat completion: its words, or that there is one."""
-    transcript = audio.get("transcript")
-    yield transcript if isinstance(transcript, str) and transcript else _media("audio", {"data": audio.get("data")})
+    transcript = [*_pieces(audio.get("transcript"), Role.AI, 1)]
+    yield from transcript or [_media("audio", {"data": audio.get("data")})]
 
 
 def _calls_beside(value: Mapping[str, Any]) -> Iterator[Any]:
@@ -737,7 +741,8 @@ def _media_of_part(part: Mapping[str, Any]) -> Iterator[_Piece]:
     media = _media(kind, {**part, **nested})
     # A document may be its own text.
     texts: Any = None
-    if isinstance(source, Mapping) and source.get("type") in {"text", "content"}:
+    # Not a set: it may be a list.
+    if isinstance(source, Mapping) and source.get("type") in ("text", "content"):
         texts = source.get("data") or source.get("content")
     elif part.get("type") == "search_result":
         texts = part.get("content")
@@ -768,12 +773,12 @@ def _media(kind: MediaKind, given: Mapping[str, Any]) -> Media:
     name = _text_of(given, "title", "filename", "name") if kind == "file" else ""
     if data:
         size = len(data) * 3 // 4 - data[-2:].count("=")
-        return Media(kind, mime, size, f"data:{mime};base64,{data}", name)
+        return Media(kind, mime, size, f"data:{mime};base64,{data}", name, _text_of(given, "detail"))
     # A file is found again by its address.
     address = url or _text_of(given, "source") if kind == "file" else ""
     stated = given.get("size")
-    known = stated if isinstance(stated, int) and not isinstance(stated, bool) else None
-    return Media(kind, mime, known, url, ", ".join(filter(None, (name, address))))
+    known = stated if isinstance(stated, int) and not isinstance(stated, bool) and 0 <= stated < _MOST_BYTES else None
+    return Media(kind, mime, known, url, ", ".join(filter(None, (name, address))), _text_of(given, "detail"))
 
 
 def _text_of(given: Mapping[str, Any], *names: str) -> str:

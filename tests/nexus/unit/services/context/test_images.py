@@ -57,6 +57,16 @@ def images_in(form: str, content: dict[str, Any]) -> list[list[str]]:
     return [each for each in images if each]
 
 
+@pytest.mark.parametrize("given", ["low", ["low"], "enormous"])
+async def test_how_closely_to_look_is_passed_on(given: Any) -> None:
+    """Where it is a word that OpenAI knows; an image is shown without any other."""
+    content = [text("Look."), {"type": "input_image", "image_url": "https://a.example/b.jpg", "detail": given}]
+    async with opened() as parts:
+        answer = await parts.build(asked(content, "dialogue", "openai"))
+    (shown,) = [part["image_url"] for part in answer["messages"][-1]["content"] if part["type"] == "image_url"]
+    assert shown == {"url": "https://a.example/b.jpg"} | ({"detail": given} if given == "low" else {})
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("form", FAULTS)
 async def test_in_each_layout_and_format(layout: str, form: str) -> None:
