@@ -126,3 +126,26 @@ def orphans(rows: Sequence[Row]) -> set[str]:
     said = transcript_of_rows(rows)[0]
     shown = {origin.source for origin in admit(said, "rows").origins if origin}
     return {item.source for item in said if item.role == "tool"} - shown
+
+
+def are_shown_as_before(kept: Sequence[Row], given: Sequence[Row]) -> bool:
+    """Whether what stays of the given rows has the same calls with the same results.
+
+    Where several calls have one id, a result of another run may come to another of them, for runs may change places,
+    and a call without a result may come by one that answered none.
+    """
+    whole, spare, runs = blocks(given), orphans(given), {row["id"]: row["run_id"] for row in given}
+
+    def is_own(said: str, call: str) -> bool:
+        source = said.partition(":")[0]
+        return source in runs and runs[source] == runs[call]
+
+    def may_differ(now: str, before: str, call: str) -> bool:
+        is_found = before == "" and now.partition(":")[0] in spare
+        return is_found or not (is_own(now, call) or is_own(before, call))
+
+    return orphans(kept) <= spare and all(
+        now == before or may_differ(now, before, call)
+        for call, shown in blocks(kept).items()
+        for now, before in zip(shown, whole[call], strict=True)
+    )

@@ -26,7 +26,7 @@ from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import until
-from tests.nexus.unit.services.memory.sessions import blocks, orphans, rows
+from tests.nexus.unit.services.memory.sessions import are_shown_as_before, rows
 from tests.nexus.unit.services.memory.test_plan import exchange, row
 
 SESSION = ("o", "s")
@@ -297,10 +297,7 @@ class Sessions(RuleBasedStateMachine):
             return await asyncio.gather(*(self.home.compact(**request) for request in requests))
 
         self.runner.run(all_at_once())
-        after = self._tail()
-        whole, left = blocks(before), blocks(after)
-        assert left == {source: whole[source] for source in left}
-        assert orphans(after) <= orphans(before)
+        assert are_shown_as_before(self._tail(), before)
 
     @invariant()
     def is_all_there(self) -> None:

@@ -12,7 +12,15 @@ from nexus.core.working_memory import TARGETS, WHOLE, CompactionRequest, Target
 from nexus.services.history.transcript import transcript_of_rows
 from nexus.services.memory.plan import plan, tail_after
 from nexus.services.memory.units import LONGEST_CALL, KnownRuns, headless_runs, ordered_messages, units_of
-from tests.nexus.unit.services.memory.sessions import START, approvals, blocks, object_id, orphans, rows
+from tests.nexus.unit.services.memory.sessions import (
+    START,
+    approvals,
+    are_shown_as_before,
+    blocks,
+    object_id,
+    orphans,
+    rows,
+)
 
 IDLE = timedelta(seconds=300)
 LATER = START + timedelta(days=2)
@@ -103,19 +111,12 @@ class TestAnySession:
     def test_is_shown_as_before(
         self, both: tuple[list[Row], list[Row]], keep: dict[str, Any], target: Target, run_id: str, seconds: int
     ) -> None:
-        """The rows that stay have the same calls with the same results as before, in whatever order they come.
-
-        Where several calls and results have one id, a call without a result may come by one that answered none.
-        """
+        """The rows that stay have the same calls with the same results as before, in whatever order they come."""
         given, mixed = both
         now = START + timedelta(seconds=seconds)
         gone, left_over = planned(mixed, **keep, now=now, target=target, run_id=run_id)
         kept = [found for found in given if found in left_over]
-        whole, left, spare = blocks(given), blocks(kept), orphans(given)
-        for source, shown in left.items():
-            for said, before in zip(shown, whole[source], strict=True):
-                assert said == before or (before == "" and said.partition(":")[0] in spare)
-        assert orphans(kept) <= spare
+        assert are_shown_as_before(kept, given)
         assert not any(found["run_id"] == run_id for found in gone if run_id)
 
     @settings(max_examples=300)
