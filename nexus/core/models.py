@@ -74,18 +74,19 @@ class Role(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "Role | None":
-        return _ROLES.get(value.lower()) if isinstance(value, str) else None
+        # LangChain's classes end so.
+        return (
+            _ROLES.get(value.lower().removesuffix("chunk").removesuffix("message")) if isinstance(value, str) else None
+        )
 
 
 _ROLES: Final[Mapping[str, Role]] = {
     **{role.value.lower(): role for role in Role},
-    **dict.fromkeys(("user", "humanmessage", "humanmessagechunk"), Role.HUMAN),
-    **dict.fromkeys(("assistant", "model", "aimessage", "aimessagechunk"), Role.AI),
-    **dict.fromkeys(("function", "toolmessage", "functionmessage", "tool_result"), Role.TOOL),
-    **dict.fromkeys(("developer", "systemmessage"), Role.SYSTEM),
+    "user": Role.HUMAN,
     # Items of OpenAI's Responses API have no role.
-    **dict.fromkeys(("function_call", "custom_tool_call", "mcp_call", "reasoning"), Role.AI),
-    **dict.fromkeys(("function_call_output", "custom_tool_call_output"), Role.TOOL),
+    **dict.fromkeys(("assistant", "model", "function_call", "custom_tool_call", "mcp_call", "reasoning"), Role.AI),
+    **dict.fromkeys(("function", "tool_result", "function_call_output", "custom_tool_call_output"), Role.TOOL),
+    "developer": Role.SYSTEM,
 }
 # Where messages of other systems hold what they say, beside or in place of `content`; and which call a result answers.
 SAID_BESIDE: Final = frozenset(

@@ -36,7 +36,7 @@ from nexus.services.context.budget import Budget, WindowSettings
 from nexus.services.context.pinned import PINNED_FROM_END, Placement
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.run_prefix import prefix_key
-from nexus.services.history.forms import Media
+from nexus.services.history.parts import Media
 from nexus.services.history.rows import further_row, internal_marks
 from nexus.services.persistence import PersistenceService
 from nexus.services.session_state.state import SessionState

@@ -22,7 +22,8 @@ from nexus.core.ports import RunOrigin
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.wire import explain
 from nexus.services.context.formats import FORMATS
-from nexus.services.history.forms import Input, Media, native, read_input
+from nexus.services.history.forms import Input, native, read_input
+from nexus.services.history.parts import Media
 from nexus.services.history.rows import (
     MAIN,
     Agent,

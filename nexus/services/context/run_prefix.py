@@ -17,8 +17,9 @@ from nexus.services.context.budget import RUN
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Meta, Remembered
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
-from nexus.services.history.forms import Media, left_out_of, native
+from nexus.services.history.forms import left_out_of, native
 from nexus.services.history.messages import HistoryMessage
+from nexus.services.history.parts import Media
 from nexus.services.history.reader import UntilShown
 from nexus.services.history.rows import row_of
 from nexus.services.history.transcript import Admitted, admit, transcript_of_run

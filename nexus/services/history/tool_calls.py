@@ -72,7 +72,7 @@ def _read_call(call: Mapping[str, Any]) -> ToolCall:
 def given_arguments(call: Mapping[str, Any]) -> Any:
     """The arguments of a call as they were given."""
     source = _described(call)
-    return next((source[key] for key in ("arguments", "args", "input") if source.get(key) is not None), None)
+    return next((source[key] for key in ("args", "arguments", "input") if source.get(key) is not None), None)
 
 
 def _described(call: Mapping[str, Any]) -> Mapping[str, Any]:

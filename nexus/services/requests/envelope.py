@@ -19,8 +19,9 @@ from nexus.core.ports import Delivery
 from nexus.core.signing import FIELD, Signing
 from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, decode, encode
 from nexus.services.context.request import REPLY_TO, reply_suffix
+from nexus.services.history.parts import CALL_IDS
 from nexus.services.history.rows import BEFORE_ALL, REVISION, internal_marks
-from nexus.services.history.tool_calls import as_id
+from nexus.services.history.tool_calls import as_id, given_arguments
 from nexus.services.session_state.merge import read_session_id
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
 
@@ -34,8 +35,6 @@ _DIGEST_CHARS: Final = 32
 _LONGEST_S: Final = 120.0
 _NAMES: Final = tuple(name.encode() for name in sorted(MEMORY_TOOLS))
 _WITHIN: Final = ("function", "function_call", "functionCall", "custom")
-_ARGUMENTS: Final = ("args", "arguments", "input")
-_CALL_IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId", "id")
 _NO_CALL: Final = 'content: holds no call that is understood; {"name", "args", "call_id"} is, and what models send'
 # JSON may spell the letters of a name as \u0061.
 _ESCAPED_LETTER: Final = b"\\u00"
@@ -351,9 +350,8 @@ def _called(content: Any) -> tuple[str, Any, str]:
         (call,) = calls
     inner = next((call[key] for key in _WITHIN if isinstance(call.get(key), Mapping)), call)
     name = inner.get("name", inner.get("toolName"))
-    args = next((inner[key] for key in _ARGUMENTS if inner.get(key) is not None), None)
-    ids = (each.get(key) for each in (call, inner) for key in _CALL_IDS)
-    return name if isinstance(name, str) else "", args, next(filter(None, map(as_id, ids)), "")
+    ids = (each.get(key) for each in (call, inner) for key in (*CALL_IDS, "id"))
+    return name if isinstance(name, str) else "", given_arguments(inner), next(filter(None, map(as_id, ids)), "")
 
 
 def _session_in(message: Message) -> tuple[str | None, str | None]:

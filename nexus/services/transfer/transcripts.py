@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from nexus.core.models import LeftOut, Message, Role, Row, Why, new_row_id, parse_moment, role_of
 from nexus.core.wire import MAX_DEPTH, compact, is_deeper
-from nexus.services.history.forms import RESPONSES, left_out_of, native
+from nexus.services.history.forms import left_out_of, native
+from nexus.services.history.parts import RESPONSES
 from nexus.services.history.rows import recorded_row, row_of, storable
 from nexus.services.history.tool_calls import given_arguments, read_tool_calls
 from nexus.services.text.content import as_text

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from nexus.core.models import LeftOut, Why
 from nexus.services.context.formats.rules import Rules
-from nexus.services.history.forms import Media
+from nexus.services.history.parts import Media
 
 _SPACE: Final = re.compile(r"\s+")
 _TYPE: Final = re.compile(r"[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,64}")

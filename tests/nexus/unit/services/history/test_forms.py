@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nexus.core.models import LeftOut, Why, parse_moment
-from nexus.services.history.forms import Input, Media, left_out_of, native, read_input, success_of
+from nexus.services.history.forms import Input, left_out_of, native, read_input, success_of
+from nexus.services.history.parts import Media
 from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.text.content import as_text
 from tests.nexus.support import sdk_messages as sdk
