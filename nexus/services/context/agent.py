@@ -23,12 +23,11 @@ from nexus.services.context.blocks import (
     Section,
     Weights,
     assemble,
-    gone_from,
     source_of,
     text_of,
 )
 from nexus.services.context.bounds import Bounds, largest
-from nexus.services.context.budget import NO_ROOM, Budget, Room, WindowSettings
+from nexus.services.context.budget import Budget, Room, WindowSettings
 from nexus.services.context.gather import Build
 from nexus.services.context.memory_blocks import (
     NOTHING,
@@ -114,11 +113,6 @@ class AgentContext:
         """The view for later builds of the run, where this is the first."""
         session = self.session
         return RunView(UntilShown.of(session.rows), session.cut, self.tools, self.recalled.remembered, self.snapshot)
-
-    @property
-    def notes(self) -> list[str]:
-        """Notes of the reads, for the manifest."""
-        return [*self.session.notes, *self.recalled.notes]
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -322,7 +316,6 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
     cut = ["history: older messages of the session are not shown"] if window.cut else []
     older = [LeftOut(OLDER, "HISTORY", Why.TOO_MANY)] if window.cut and not dropped else []
     every = _dropped(whole, window.left_out)
-    gone = gone_from(every, _dropped(parts, window.left_out))
     assembled = assemble(
         "agent",
         [*opening, *before, *passages, current],
@@ -333,7 +326,7 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
             "repaired": window.faults + len(past.repairs),
         },
         stable=stable_opening,
-        repairs=[*cut, *map(NO_ROOM.format, gone), *past.repairs],
+        repairs=[*cut, *past.repairs],
         left_out=[*older, *window.unread, *past.left_out],
         whole=every,
         cut=given.cut,

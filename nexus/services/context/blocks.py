@@ -231,15 +231,10 @@ def dropped_by(blocks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return dropped
 
 
-def gone_from(whole: Mapping[str, int], shown: Mapping[str, int]) -> list[str]:
-    """Tags of the blocks that are left out altogether."""
-    return [tag for tag in whole if tag not in shown]
-
-
 def _omitted(blocks: Sequence[Mapping[str, Any]], whole: Mapping[str, int]) -> list[LeftOut]:
     """What the blocks with these manifest entries do not show, an entry for each block and reason; `whole` as above."""
     dropped = dropped_by(blocks)
-    found = [LeftOut("the whole block", tag, Why.NO_ROOM) for tag in gone_from(whole, dropped)]
+    found = [LeftOut("the whole block", tag, Why.NO_ROOM) for tag in whole if tag not in dropped]
     for tag, count in dropped.items():
         if count > whole.get(tag, count):
             found.append(LeftOut(number_of(count, _ITEMS.get(tag, "message")), tag, Why.NO_ROOM))

@@ -15,7 +15,7 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import LeftOut, Why
 from nexus.core.ports import TokenCounter
 from nexus.core.wire import compact
-from nexus.services.context.blocks import Assembled, Dropped, Weights, dropped_by, gone_from, number_of
+from nexus.services.context.blocks import Assembled, Dropped, Weights, dropped_by, number_of
 from nexus.services.context.bounds import Bounds, Shares, largest
 from nexus.services.context.memory_blocks import MOST_TOKENS, Meta, meta_block
 from nexus.services.text.tokens import ByteBound, Measure
@@ -23,7 +23,6 @@ from nexus.services.text.tokens import ByteBound, Measure
 _Message = Mapping[str, Any]
 
 # A note on a block for which there was no room.
-NO_ROOM: Final = "window: there is no room for {}"
 # Tag of the run's own later messages; a continuation has one such block.
 RUN: Final = "RUN"
 
@@ -178,7 +177,7 @@ class Budget:
         return self.bound is not None and self.bound.messages(messages) + self._besides(self.bound) <= self.limit
 
     def fit(self, assemble: Callable[[int, Measure | None, Dropped], Assembled], most: int) -> Assembled:
-        """The list with as many of `most` parts as fit, which `assemble` makes; with notes on blocks that are left out.
+        """The list with as many of `most` parts as fit, which `assemble` makes.
 
         Where all parts surely fit, nothing is counted.
         """
@@ -192,9 +191,7 @@ class Budget:
             return measure.messages(assemble(kept, None, None).messages) <= self.room
 
         every = dropped_by(whole.manifest["blocks"])
-        fitting = assemble(largest(0, most, fits), measure, every)
-        gone = gone_from(every, dropped_by(fitting.manifest["blocks"]))
-        return fitting._replace(repairs=[*fitting.repairs, *map(NO_ROOM.format, gone)])
+        return assemble(largest(0, most, fits), measure, every)
 
     def check_input(self, opening: Sequence[_Message], text: str) -> None:
         """PAYLOAD_TOO_LARGE where the input does not fit beside the tools and the messages of `opening`.

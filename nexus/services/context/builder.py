@@ -358,7 +358,7 @@ class ContextBuilder:
             assembled.manifest,
             view.tools,
             context.degraded,
-            [*await start.notes(), *context.notes, *notes, *assembled.repairs],
+            [*await start.notes(), *context.session.notes, *notes, *assembled.repairs],
             context.left_out,
             context.meta(build) if memory else None,
             assembled.run_room,
@@ -476,6 +476,6 @@ def _thinking_prefix(build: Build, recalled: Recalled, tools: list[dict[str, Any
         input_id=request.human.id,
     )
     assembled = fit_thinking(given, build.budget_with(tools))
-    notes = [*request.notes, *recalled.notes, *assembled.repairs]
+    notes = [*request.notes, *assembled.repairs]
     left_out = [*recalled.left_out, *assembled.left_out]
     return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes, left_out)

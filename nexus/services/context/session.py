@@ -163,14 +163,13 @@ def _wants_another_level(request: BuildRequest, kept: Remembered) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The goal and earlier turns that a context shows; `missing` and `notes` as for `DialogueSources`.
+    """The goal and earlier turns that a context shows; `missing` as for `DialogueSources`.
 
     `left_out` has the turns that cannot be read, and the earlier ones where no `[TURN_MEMORY]` counts them.
     """
 
     remembered: Remembered
     missing: Sequence[Part] = ()
-    notes: Sequence[str] = ()
     left_out: Sequence[LeftOut] = ()
 
 
@@ -249,14 +248,12 @@ async def _past_turns(
         rows = [*rows, *(older or [])]
         most += malformed
         shown, malformed = read_turns(rows[:most], level)
-    notes = [f"turns: {malformed} of those that are stored cannot be read and are not shown"] if malformed else []
     left_out = [LeftOut(number_of(malformed, "turn"), _TURN_MEMORY, Why.UNREADABLE)] if malformed else []
     dropped = malformed + sum(map(_number, rows[most : most + 1]))
     if dropped and not shown:
         # Without a block the manifest has no other place for it.
-        notes.append(f"turns: {dropped} earlier ones are not shown")
         left_out.append(LeftOut(number_of(dropped, "turn"), _TURN_MEMORY, Why.TOO_MANY))
-    return Recalled(Remembered(level=level, turns=shown, dropped=dropped), missing, notes, left_out)
+    return Recalled(Remembered(level=level, turns=shown, dropped=dropped), missing, left_out)
 
 
 def _goal_shown(request: BuildRequest, stored: Goal | None, kept: Remembered | None) -> tuple[str, str]:

@@ -219,7 +219,6 @@ class _Gate:
             elif item.text:
                 self._add(_Step(item, {"role": item.role, "content": item.text}))
             else:
-                self._note(f"message {item.source} is empty and was left out")
                 self._leave_out("message", item, Why.EMPTY)
         for came, item in unmatched:
             self._place_early(came, item)
@@ -292,7 +291,6 @@ class _Gate:
         if call is not None:
             call.result = item
         else:
-            self._note(f"the tool result {item.source} answers no open call and was left out")
             self._leave_out("tool result", item, Why.UNMATCHED)
 
     def _shown(self, step: _Step) -> list[tuple[dict[str, Any], HistoryMessage | None]]:

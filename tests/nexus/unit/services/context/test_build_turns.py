@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nexus.adapters.in_memory import MemoryBus
 from nexus.core.metrics import Event, Part
-from nexus.core.models import Message, Role
+from nexus.core.models import Message, Role, Why
 from nexus.core.turns import ThinkingRound, TurnStart
 from nexus.services.context.builder import BuilderSettings
 from nexus.services.history.rows import llm_row
@@ -47,6 +47,12 @@ def text(content: dict[str, Any], tag: str) -> str:
 def goal(content: dict[str, Any]) -> str:
     """The goal that is shown."""
     return text(content, "TASK_CONTEXT").removeprefix("[TASK_CONTEXT]\nUser's Goal: ")
+
+
+def left_out(content: dict[str, Any]) -> list[tuple[str, str]]:
+    """What of the turns the manifest names as not shown, and why."""
+    entries = content["context"]["left_out"]
+    return [(entry["what"], entry["why"]) for entry in entries if entry["where"] == "TURN_MEMORY"]
 
 
 def numbers(content: dict[str, Any]) -> list[int]:
@@ -307,7 +313,7 @@ class TestTurns:
         assert "\n[Turn 1] detailed 1\n" in text(plain, "TURN_MEMORY")
 
     async def test_malformed_turns(self) -> None:
-        """Are counted, and said in a note."""
+        """Are counted, and named."""
         turns = ten_turns()
         turns.documents["ada", "default"][0]["summaries"] = None
         async with opened(turns=turns, settings=CUT) as parts:
@@ -315,7 +321,7 @@ class TestTurns:
             content = await parts.build(asking())
         assert numbers(content)[0] == 2
         assert (block(content, "TURN_MEMORY") or {})["dropped"] == 1
-        assert "turns: 1 of those that are stored cannot be read and are not shown" in content["context"]["notes"]
+        assert ("1 turn", Why.UNREADABLE.value) in left_out(content)
 
     @pytest.mark.parametrize(("broken", "wanted"), [({7, 8}, [5, 6]), ({7}, [6, 8]), ({5, 6, 7, 8}, [])])
     async def test_malformed_turns_leave_their_places(self, broken: set[int], wanted: list[int]) -> None:
@@ -331,7 +337,7 @@ class TestTurns:
         if wanted:
             assert (block(content, "TURN_MEMORY") or {})["dropped"] == 8 - len(wanted)
         else:
-            assert "turns: 8 earlier ones are not shown" in content["context"]["notes"]
+            assert ("8 turns", Why.TOO_MANY.value) in left_out(content)
 
     async def test_turns_of_somebody_else(self) -> None:
         """A source that answers wrongly is not believed."""
@@ -496,5 +502,5 @@ async def test_every_turn_is_somewhere(runs: int, rows: int, most: int, gone: in
     if memory:
         assert len(said) + len(remembered) + memory["dropped"] == runs
     else:
-        counted = f"turns: {runs - len(said)} earlier ones are not shown" in content["context"]["notes"]
-        assert len(said) == runs or counted
+        gone = runs - len(said)
+        assert not gone or (f"{gone} turn{'' if gone == 1 else 's'}", Why.TOO_MANY.value) in left_out(content)

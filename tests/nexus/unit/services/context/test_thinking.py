@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from nexus.core.models import LeftOut, Why
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Budget
@@ -328,6 +329,6 @@ def test_as_much_as_fits(beside: int) -> None:
     ):
         assert (tag in blocks) is bool(kept)
         assert tag not in blocks or blocks[tag]["dropped"] == gone
-        assert (f"window: there is no room for {tag}" in made.repairs) is (not kept)
+        assert (LeftOut("the whole block", tag, Why.NO_ROOM) in made.left_out) is (not kept)
     if beside == 1 << 40:
         assert made == whole

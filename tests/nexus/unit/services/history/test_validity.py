@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nexus.core.models import Message, Role
+from nexus.core.models import LeftOut, Message, Role, Why
 from nexus.services.history.messages import HistoryMessage as Said
 from nexus.services.history.tool_calls import ToolCall
 from nexus.services.history.transcript import CALL_ID, NAME, NO_RESULT, NO_RESULT_YET, Admitted, admit, faults
@@ -168,7 +168,7 @@ def test_results_without_an_id() -> None:
 
 
 def test_orphans_are_left_out() -> None:
-    """A result of no call, or of one that is answered, is noted and not shown."""
+    """A result of no call, or of one that is answered, is not shown."""
     run = (
         result("lost", "c0", message_id="m0"),
         ai(None, nested()),
@@ -176,10 +176,7 @@ def test_orphans_are_left_out() -> None:
         result("r", "c1", message_id="m1"),
     )
     assert brief(*run) == ["assistant:+c1", "c1=r"]
-    assert notes(*run) == [
-        "run.history: the tool result m0 answers no open call and was left out",
-        "run.history: the tool result m1 answers no open call and was left out",
-    ]
+    assert admitted(run).left_out == [LeftOut("tool result", f"m{number}", Why.UNMATCHED) for number in (0, 1)]
 
 
 def test_unanswered_calls_say_so() -> None:
@@ -325,12 +322,10 @@ class TestIds:
         assert words(answered("c1"), after=before) == []
 
 
-def test_empty_messages_are_noted() -> None:
+def test_empty_messages_are_left_out() -> None:
     """By the id of their row."""
-    assert noted(spoke(""), declared(source="m1"), spoke()) == [
-        "history: message h-r is empty and was left out",
-        "history: message m1 is empty and was left out",
-    ]
+    left_out = admit([spoke(""), declared(source="m1"), spoke()], "history").left_out
+    assert left_out == [LeftOut("message", source, Why.EMPTY) for source in ("h-r", "m1")]
 
 
 CALLS = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -426,7 +421,7 @@ def histories(draw: st.DrawFn) -> list[Said]:
 @settings(max_examples=500)
 @given(histories())
 def test_any_history_becomes_a_valid_list(said: list[Said]) -> None:
-    """Every text once and in order, every result once or noted, every call answered, and nothing else added."""
+    """Every text once and in order, every result once or named, every call answered, and nothing else added."""
     before = deepcopy(said)
     gated = admit(said, "history")
     assert said == before
@@ -438,11 +433,11 @@ def test_any_history_becomes_a_valid_list(said: list[Said]) -> None:
 
 
 def _check_results(said: list[Said], gated: Admitted) -> None:
-    """Each result stands once with a call of its own run, or else the one of its id in another; or it is noted."""
+    """Each result stands once with a call of its own run, or else the one of its id in another; or it is left out."""
     given_results = {item.source for item in said if item.role == "tool"}
     shown = [item for item in gated.origins if item is not None and item.role == "tool"]
     assert len({item.source for item in shown}) == len(shown)
-    lost = {source for source in given_results if any(f"tool result {source} " in note for note in gated.repairs)}
+    lost = {each.where for each in gated.left_out if each.why is Why.UNMATCHED}
     assert {item.source for item in shown} | lost == given_results
     assert not {item.source for item in shown} & lost
     declaring = Said("assistant", "")
