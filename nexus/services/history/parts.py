@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic_core import from_json
 
-from nexus.core.models import Role, Why, role_of
+from nexus.core.models import ABOUT_RESULT, Role, Why, role_of
 from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.text.content import as_text, compact_json, text_of_part
 
@@ -56,6 +56,15 @@ _BODY: Final = frozenset(
     {"content", "parts", "blocks", "text", "refusal", "audio", "tool_calls", "function_call", "additional_kwargs"}
 )
 _WORDS_OF_THOUGHT: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+# Texts of a message, or of a part without a type, that nobody said; and how the names of others end.
+_NOT_SAID: Final = ABOUT_RESULT.union(
+    _BODY,
+    _WORDS_OF_THOUGHT,
+    ("role", "type", "id", "model", "object", "phase", "timestamp", "created", "date", "thoughtSignature"),
+    ("stop_reason", "stop_sequence", "finish_reason", "finishReason", "thought_signature"),
+    ("usage", "usageMetadata", "usage_metadata"),
+)
+_NOT_SAID_ENDINGS: Final = ("_id", "Id", "_at", "At")
 # Where whole responses have their messages, of which a caller uses the first.
 RESPONSES: Final = ("choices", "candidates")
 _STOPPED: Final = ("promptFeedback", "prompt_feedback")
@@ -251,11 +260,20 @@ def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iter
     yield from said
     beside = [piece for name in ("refusal", "text") for piece in pieces(value.get(name), role, depth)]
     yield from (piece for piece in beside if piece not in said)
-    if audio := value.get("audio"):
+    if isinstance(audio := value.get("audio"), Mapping):
         # The spoken answer of a chat completion: its words, or that there is one.
-        about = audio if isinstance(audio, Mapping) else {}
-        yield from [*pieces(about.get("transcript"), Role.AI, 1)] or [_media("audio", about)]
+        yield from [*pieces(audio.get("transcript"), Role.AI, 1)] or [_media("audio", audio)]
+    else:
+        yield from pieces(audio, role, depth)
     yield from calls_beside(value, said)
+    yield from _unknown_texts(value)
+
+
+def _unknown_texts(value: Mapping[str, Any]) -> Iterator[Omitted]:
+    """Texts under names that are not known, beside those that are."""
+    for name, text in value.items():
+        if isinstance(text, str) and text and name not in _NOT_SAID and not str(name).endswith(_NOT_SAID_ENDINGS):
+            yield Omitted(_named(name), Why.UNREADABLE)
 
 
 def calls_beside(value: Mapping[str, Any], said: Iterable[Piece]) -> Iterator[Piece]:
@@ -366,7 +384,9 @@ def pieces_of_part(part: Any, role: Role, depth: int = 0) -> Iterator[Piece]:
             code = _object_in(part, *_FIELDS)
             yield as_text(first_of(code, "code", "output") or dict(code))
         case _:
-            yield _text_of(part, "text") or Omitted(_named(part), Why.UNREADABLE)
+            text = _text_of(part, "text")
+            yield text or Omitted(_named(part.get("type")), Why.UNREADABLE)
+            yield from _unknown_texts(part if text else {})
 
 
 def _said_in(part: Mapping[str, Any]) -> Any:
@@ -378,10 +398,9 @@ def _object_in(part: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     return next((part[name] for name in names if isinstance(part.get(name), Mapping)), {})
 
 
-def _named(part: Mapping[str, Any]) -> str:
-    """The kind of a part that is not understood, for the manifest: no content."""
-    kind = part.get("type")
-    return kind if isinstance(kind, str) and re.fullmatch(r"[a-z0-9_-]{1,40}", kind) else "part"
+def _named(kind: Any) -> str:
+    """The kind of what is not understood, for the manifest: no content."""
+    return kind if isinstance(kind, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,40}", kind) else "part"
 
 
 def _call_of_part(part: Mapping[str, Any]) -> Iterator[Piece]:

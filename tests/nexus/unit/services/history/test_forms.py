@@ -243,6 +243,20 @@ class TestContent:
         message = {"role": "user", "content": [{"type": kind, "secret": "x"}, {"type": "text", "text": "hi"}]}
         assert (told(message), left_out(message)) == ([("HUMAN", "hi")], [(kind, Why.UNREADABLE)])
 
+    @pytest.mark.parametrize(
+        "content",
+        [
+            {"text": "a", "answer": "b"},
+            {"content": "a", "answer": "b", "model": "m", "stop_reason": "end_turn", "request_id": "r"},
+            [{"type": "text", "text": ""}, {"text": "a", "answer": "b", "thoughtSignature": "s"}],
+            {"choices": [{"message": {"role": "assistant", "content": "a", "answer": "b"}}]},
+        ],
+    )
+    def test_a_text_under_a_name_that_nobody_knows(self, content: Any) -> None:
+        """Is named beside the text that is shown."""
+        message = {"role": "assistant", "content": content}
+        assert (told(message), left_out(message)) == ([("AI", "a")], [("answer", Why.UNREADABLE)])
+
     def test_the_media_of_an_input(self) -> None:
         """Come with its text, as a provider can be given them."""
         said = read_input(sdk.openai_user(sdk.Said(["look"], image=True))[0]["content"])
