@@ -106,10 +106,13 @@ class StoreRejectedError(NexusError):
 class TakenIdError(StoreRejectedError):
     """Another text is recorded under the id of a message, and neither of the two is a later version of the other."""
 
+    def __init__(self) -> None:
+        super().__init__("Another text is recorded under this id; a later version needs a higher metadata.revision")
+
     @property
     def reason(self) -> str:
         """What the dead letter says of it."""
-        return "Another text is recorded under this id; a later version needs a higher metadata.revision"
+        return str(self)
 
 
 class TurnNotFoundError(NexusError):

@@ -199,7 +199,7 @@ async def _update_grown(store: MessageStore, row: Row, row_id: str) -> Outcome:
     while (stored := await store.messages_of_ids(row["owner_key"], [row_id])) and stored != seen_before:
         version = grown(row, stored[0])
         if version is None:
-            return TakenIdError(row["id"]) if is_another(row, stored[0]) else False
+            return TakenIdError() if is_another(row, stored[0]) else False
         changes, seen = version
         if await store.update_message(row["owner_key"], row_id, changes, seen=seen):
             return True
