@@ -7,6 +7,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from nexus.services.context.formats import Converted
+from nexus.services.tools.definitions import read_definition
 
 # What was said: who or what, and the words.
 Said = tuple[str, ...]
@@ -120,7 +121,10 @@ def tool_lists() -> st.SearchStrategy[list[dict[str, Any]]]:
             },
         ]
     )
-    one = st.builds(tool, _NAMES, parameters, st.sampled_from(["", " ", "It searches."]))
+    # As they are registered.
+    one = st.builds(tool, _NAMES, parameters, st.sampled_from(["", " ", "It searches."])).map(
+        lambda given: read_definition(given).checked
+    )
     return st.lists(one, max_size=4, unique_by=lambda definition: str(definition["function"]["name"]))
 
 
