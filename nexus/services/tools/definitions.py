@@ -24,7 +24,8 @@ from nexus.core.models import AMBIGUOUS_ID, MAX_ID_CHARS, is_ambiguous
 from nexus.core.wire import is_deeper
 from nexus.services.tools.schemas import modern, target
 
-_REFUSED: Final = re.compile(r"[^A-Za-z0-9_-]")
+# Gemini takes no digit or dash at the beginning: GitHubSecurityLab/seclab-taskflow-agent#287.
+_REFUSED: Final = re.compile(r"[^A-Za-z0-9_-]|^(?=[0-9-])")
 _NAME_CHARS: Final = 64
 _DIGEST_CHARS: Final = 8
 _MOST_BYTES: Final = 65_536

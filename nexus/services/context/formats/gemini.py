@@ -6,8 +6,7 @@ Demands of that API beyond its types, and how they are met:
   become one content.
 - The responses to all calls of a content stand in the next one, as many as there are calls, and nothing else stands
   there: text of the user beside them becomes a content of its own.
-- A response has the name of its call, and `error` instead of `output` if it failed. Names begin with a letter or an
-  underscore.
+- A response has the name of its call, and `error` instead of `output` if it failed.
 - The first call of a content has a thought signature. Ours are not known, and the value for unknown ones stands there
   always, so that a call stays the same when more follows.
 
@@ -15,7 +14,6 @@ The names of fields are those of the protocol buffers, which the REST API and th
 docs/decisions/0013-one-list-three-formats.md; the rules for tools and images are in `rules.py`.
 """
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -41,9 +39,6 @@ from nexus.services.context.formats.tools import shown_tools
 
 # The value that Google has for calls whose signature is not known.
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
-# Underscores before such a beginning count, so that no two names become the same and one underscore less is the name
-# again.
-_BAD_BEGINNING: Final = re.compile(r"_*[0-9-]")
 
 
 def to_gemini(
@@ -57,7 +52,7 @@ def to_gemini(
     if needs_opening(messages, leading):
         conversation.open()
     places = [conversation.add(message, index) for index, message in enumerate(messages[leading:], leading)]
-    shown = shown_tools(tools, GEMINI, _name)
+    shown = shown_tools(tools, GEMINI)
     declarations = [_declaration(function) for function in shown.functions]
     return Converted(
         messages=conversation.grouped.messages,
@@ -99,8 +94,8 @@ class _Conversation:
         signature = {"thought_signature": _NO_SIGNATURE}
         for call_id, name, arguments, whole in calls_of(message):
             self.changes[AS_TEXT] += not whole
-            self._names[call_id] = _name(name)
-            call = {"name": self._names[call_id], "args": arguments, "id": call_id}
+            self._names[call_id] = name
+            call = {"name": name, "args": arguments, "id": call_id}
             parts.append({"function_call": call, **signature})
             signature = {}
         return parts
@@ -109,11 +104,6 @@ class _Conversation:
         call_id = message["tool_call_id"]
         response = {"error" if message.get(FAILED) else "output": message["content"]}
         return {"function_response": {"name": self._names[call_id], "id": call_id, "response": response}}
-
-
-def _name(name: str) -> str:
-    """`name`, with one more underscore where it has a beginning that Gemini refuses."""
-    return f"_{name}" if _BAD_BEGINNING.match(name) else name
 
 
 def _image(image: Image) -> dict[str, Any]:

@@ -5,7 +5,7 @@ What is refused by several is repaired when a tool is registered (`nexus/service
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -55,19 +55,16 @@ class ShownTools:
     repaired: Counter[str] = field(default_factory=Counter)
 
 
-def shown_tools(
-    tools: Sequence[Mapping[str, Any]], rules: Rules, named: Callable[[str], str] = lambda name: name
-) -> ShownTools:
-    """`tools`, in their order, as the provider with these rules takes them; `named` gives the name that it is shown."""
+def shown_tools(tools: Sequence[Mapping[str, Any]], rules: Rules) -> ShownTools:
+    """`tools`, in their order, as the provider with these rules takes them."""
     shown = ShownTools()
     kept, others = first_tools(tools, rules)
     shown.left_out += [LeftOut("tool", name, Why.TOO_MANY) for name in others]
     for tool in kept:
         function = {key: tool["function"][key] for key in _SHOWN if tool["function"].get(key) is not None}
-        name = function["name"] = named(function["name"])
-        registered = tool.get(REGISTERED_AS, tool["function"]["name"])
-        if name != registered:
-            shown.renamed.setdefault("tools", {})[name] = registered
+        name = function["name"]
+        if REGISTERED_AS in tool:
+            shown.renamed.setdefault("tools", {})[name] = tool[REGISTERED_AS]
         if rules.description is not None and len(function["description"]) > rules.description:
             at = between_words(function["description"], rules.description - len(_MARK))
             function["description"] = function["description"][:at].rstrip() + _MARK
@@ -119,7 +116,7 @@ def _as_one(schema: Schema, refused: Collection[str]) -> Schema:
     Parameters that only those keywords name are kept. Which of them go together is lost: the tool has to check that.
     """
     options = [option for word in _WITH_PROPERTIES if word in refused for option in schema.get(word, ())]
-    named = {name: of for option in options for name, of in option.get("properties", {}).items()}
+    named = {name: of for option in reversed(options) for name, of in option.get("properties", {}).items()}
     plain = {key: value for key, value in schema.items() if key not in refused}
     return {**plain, "properties": named | schema["properties"]}
 

@@ -28,7 +28,7 @@ _TEXTS: Final = st.sampled_from(
         "x" * 300,
     ]
 )
-_NAMES: Final = st.sampled_from(["search", "1st", "_1st", "__1st", "-x", "_-x", "_x", "___", "9" * 64, "a-b_C9"])
+_NAMES: Final = st.sampled_from(["search", "_1st", "_-x", "___", "x" * 64, "a-b_C9"])
 _ARGUMENTS: Final = st.dictionaries(
     st.sampled_from(["q", "", "ключ", "args", "cache_control"]),
     st.recursive(

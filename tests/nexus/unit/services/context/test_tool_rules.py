@@ -113,10 +113,9 @@ def test_more_tools_than_there_may_be(form: str, most: int) -> None:
 @EVERY_FORM
 def test_names_are_told_with_those_that_were_registered(form: str) -> None:
     """So that an orchestrator finds the tool that a model calls."""
-    converted = shown(form, *registered(tool("files.read/text"), tool("3d view"), tool("plain"), tool("x" * 70)))
+    converted = shown(form, *registered(tool("files.read/text"), tool("3d_view"), tool("plain"), tool("x" * 70)))
     names = [each["name"] for each in functions(converted)]
-    expected = {shown_name(name): name for name in ("files.read/text", "x" * 70)}
-    expected[f"_{shown_name('3d view')}" if form == "gemini" else shown_name("3d view")] = "3d view"
+    expected = {shown_name(name): name for name in ("files.read/text", "x" * 70, "3d_view")}
     assert converted.renamed == {"tools": expected}
     assert {*names} == {*expected, "plain"}
 
