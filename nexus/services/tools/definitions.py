@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired
 
 from pydantic import Field
@@ -210,15 +210,28 @@ def logged_name(name: str) -> str:
 
 
 def shown_name(name: str, refused: re.Pattern[str] = _REFUSED) -> str:
-    """The name that models are shown: of at most 64 characters, none of them `refused`, and no other name's.
+    """The name that models are shown: of at most 64 characters, with `_` for those that are `refused`.
 
-    It depends on nothing else, so that a call in the history has the name under which its tool is offered. What is not
-    `refused` by default is taken by all providers as a character of the name of a tool.
+    What is not `refused` by default is taken by all providers as a character of the name of a tool. A name that is too
+    long, or not in ASCII, ends in a digest of it.
     """
-    if 1 <= len(name) <= _NAME_CHARS and not refused.search(name):
-        return name
+    plain = refused.sub("_", name)
+    return plain if name.isascii() and 1 <= len(plain) <= _NAME_CHARS else _with_digest(plain, name)
+
+
+def shown_names(names: Iterable[str], refused: re.Pattern[str] = _REFUSED) -> dict[str, str]:
+    """The `shown_name` of each; of several that would be the same, one alone is without a digest."""
+    names_by_shown: dict[str, str] = {}
+    # Those that need not be changed first: no other may have theirs.
+    for changed, name in sorted((shown_name(name, refused) != name, name) for name in names):
+        other = shown_name(name, refused)
+        names_by_shown[_with_digest(other, name) if changed and other in names_by_shown else other] = name
+    return {name: other for other, name in names_by_shown.items()}
+
+
+def _with_digest(plain: str, name: str) -> str:
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
-    return f"{refused.sub('_', name)[: _NAME_CHARS - _DIGEST_CHARS - 1]}_{digest}"
+    return f"{plain[: _NAME_CHARS - _DIGEST_CHARS - 1]}_{digest}"
 
 
 def _read_parameters(function: dict[str, Any], where: str) -> list[str]:

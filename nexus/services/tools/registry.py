@@ -23,7 +23,7 @@ from nexus.core.metrics import Metrics, NoMetrics
 from nexus.core.models import Message, Topics, trusted_time
 from nexus.core.ports import DocumentStore
 from nexus.core.ports.store import Settled
-from nexus.services.tools.definitions import check_name, logged_name, read_definition, read_definitions, shown_name
+from nexus.services.tools.definitions import check_name, logged_name, read_definition, read_definitions, shown_names
 
 _log = structlog.get_logger(__name__)
 
@@ -80,7 +80,7 @@ class ToolRegistry:
         One that is registered under another name has that as `registered_as` beside `function`.
         """
         every = self._remote | {name: definition for name, (definition, _) in self._local.items()}
-        shown = {shown_name(name): definition for name, definition in every.items()}
+        shown = {other: every[name] for name, other in shown_names(every).items()}
         return [_shown_as(name, shown[name]) for name in sorted(shown) if name not in without]
 
     def list_tool_names(self) -> list[str]:
@@ -89,7 +89,7 @@ class ToolRegistry:
 
     def is_tool_registered(self, name: str) -> bool:
         """Whether there is a tool of that name, or one that models are shown under it, here or elsewhere."""
-        return any(name in (known, shown_name(known)) for known in self.list_tool_names())
+        return any(name in pair for pair in shown_names(self.list_tool_names()).items())
 
     def is_local(self, name: str) -> bool:
         """Whether the tool of that name belongs to this process."""

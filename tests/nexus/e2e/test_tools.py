@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from nexus.services.context.formats import Converted
-from nexus.services.tools.definitions import shown_name
 from tests.nexus.e2e.harness import Document, Environment, a_message, a_request, requesting, serving
 from tests.nexus.support.desk import Desk
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
@@ -21,8 +20,8 @@ SENT: list[Any] = [
     {"functionDeclarations": [{"name": "look", "parameters": {"type": "OBJECT", "required": []}}]},
     {"type": "function", "name": "ask", "parameters": {"type": "object", "properties": {}}, "strict": True},
 ]
-FILES = shown_name("files.read/text")
-TOP = "_top_81bf98e4"
+FILES = "files_read_text"
+TOP = "_top"
 SHOWN = ["ask", FILES, "find", "look"]
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from nexus.core.models import LeftOut, Why
 from nexus.services.context.formats.rules import Rules
 from nexus.services.text.sentences import between_words
-from nexus.services.tools.definitions import shown_name
+from nexus.services.tools.definitions import shown_names
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
 from nexus.services.tools.registry import REGISTERED_AS
 from nexus.services.tools.schemas import (
@@ -96,7 +96,7 @@ def _repaired(given: Schema, rules: Rules, repaired: Counter[str]) -> tuple[Sche
         schema = _as_one(schema, rules.top)
         repaired[_COMBINES] += 1
     if rules.parameter is not None:
-        names = {name: shown_name(name, rules.parameter) for name in schema["properties"]}
+        names = shown_names(schema["properties"], rules.parameter)
         if any(other != name for name, other in names.items()):
             properties = {names[name]: described for name, described in schema["properties"].items()}
             required = [names.get(name, name) for name in schema.get("required", ())]

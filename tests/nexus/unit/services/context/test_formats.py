@@ -46,11 +46,9 @@ SAID: dict[str, Callable[[Converted], Sequence[Said]]] = {
 
 
 def as_canonical(spoken: Said, form: str) -> Said:
-    """What a format may make of something: the ends of texts and the beginnings of names differ."""
+    """What a format may make of something: the ends of texts differ."""
     if form == "anthropic" and spoken[0] == "assistant":
         return ("assistant", spoken[1].rstrip())
-    if form == "gemini" and spoken[0] == "call" and re.match("_*[0-9-]", spoken[2]):
-        return ("call", spoken[1], "_" + spoken[2], spoken[3])
     return spoken
 
 

@@ -8,7 +8,7 @@ from google.genai import types as google
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nexus.services.tools.definitions import logged_name, read_definition, read_definitions, shown_name
+from nexus.services.tools.definitions import logged_name, read_definition, read_definitions, shown_name, shown_names
 from nexus.services.tools.schemas import modern
 
 SCHEMA: Final = {
@@ -266,9 +266,10 @@ def test_a_name_that_may_be_any_text_is_not_logged(name: str, shown: str) -> Non
 )
 def test_shown_names_are_valid_and_differ(names: set[str]) -> None:
     """Whatever the names are; those that providers take stay."""
-    shown = {name: shown_name(name) for name in names}
+    shown = shown_names(names)
     assert len(set(shown.values())) == len(names)
     for name, other in shown.items():
         assert re.fullmatch("[A-Za-z_][A-Za-z0-9_-]{0,63}", other)
         assert shown_name(other) == other
+        assert other.startswith(shown_name(name)[:55])
         assert other == name or not re.fullmatch("[A-Za-z_][A-Za-z0-9_-]{0,63}", name)
