@@ -203,9 +203,10 @@ async def _update_grown(store: MessageStore, row: Row, row_id: str) -> Outcome:
         changes, seen = version
         if await store.update_message(row["owner_key"], row_id, changes, seen=seen):
             return True
-        # Another version was stored at this moment; or the two differ in what was not read.
+        # Another version was stored at this moment.
         seen_before = stored
-    return False
+    # The two differ in what was not read; or the row is there no more.
+    return TakenIdError() if stored else False
 
 
 def with_fresh_id(row: Row, lasts_s: int = _INPUT_ID_LASTS_S) -> Row:

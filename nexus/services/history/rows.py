@@ -26,8 +26,8 @@ from nexus.core.models import (
     to_milliseconds,
 )
 from nexus.core.ports import Row, RunOrigin
+from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, CALLS_LEFT_OUT, LONGEST_CONTENT, VALUE_LEFT_OUT
 from nexus.core.ports.store import LEFT_OUT as LEFT_OUT_MARK
-from nexus.core.ports.store import LONGEST_CONTENT
 from nexus.services.history.forms import (
     LEFT_OUT,
     RAW,
@@ -36,6 +36,7 @@ from nexus.services.history.forms import (
     read_input,
     success_of,
 )
+from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.text.content import as_text, compact_json
 
 Kind = Literal["main", "sub"]
@@ -401,8 +402,9 @@ def grown(row: Row, stored: Row) -> tuple[dict[str, Any], dict[str, Any]] | None
     if new != old:
         changes[REVISION], seen = new, {f"metadata.{REVISION}": known.get(REVISION)}
     else:
-        text = row["content"][: _whole_length(stored["content"])]
-        seen = {"content": text, "metadata.tool_calls": known.get("tool_calls")}
+        seen = {"content": row["content"][: _whole_length(stored["content"])]}
+        is_read = not _calls_unread(known) and all(call[2] is not None for call in _calls_of(known))
+        seen |= {"metadata.tool_calls": known.get("tool_calls")} if is_read else {}
     return {"content": row["content"], **{f"metadata.{name}": value for name, value in changes.items()}}, seen
 
 
@@ -420,32 +422,66 @@ def _goes_on(row: Row, stored: Row) -> bool:
     is_same = (
         begun == before if length == len(before) else (begun[:half], begun[-half:]) == (before[:half], before[-half:])
     )
-    calls, earlier = (_list_of_calls(each["metadata"]) for each in (row, stored))
-    is_more = len(text) > length or len(calls) > len(earlier)
-    return is_same and is_more and (not calls or calls[: len(earlier)] == earlier)
+    calls, earlier = (_calls_of(each["metadata"]) for each in (row, stored))
+    is_more = len(text) > length or len(calls) > len(earlier) + _calls_unread(stored["metadata"])
+    return is_same and is_more and (not calls or [*map(_is_same_call, calls, earlier)] == [True] * len(earlier))
 
 
 def is_another(row: Row, stored: Row) -> bool:
-    """Whether a row that is no later version of the stored one says what that does not say: it must not be lost."""
+    """Whether a row that is no later version of the stored one says what that does not say: it must not be lost.
+
+    The same said in another form, or read in part, is not another.
+    """
     known = stored.get("metadata")
     # What another writer stored in a form of its own is not compared; an earlier revision has been replaced.
     if not isinstance(known, dict) or _revision(row["metadata"]) < _revision(known):
         return False
-    calls, stored_calls = _list_of_calls(row["metadata"]), _list_of_calls(known)
-    return not _begins_with(stored.get("content"), row["content"]) or any(call not in stored_calls for call in calls)
+    if not _begins_with(stored.get("content"), row["content"]):
+        return True
+    stored_calls = _calls_of(known)
+    whole, in_part = {*stored_calls}, {call[:2] for call in stored_calls if call[2] is None}
+    new = [call for call in _calls_of(row["metadata"]) if call not in whole and call[:2] not in in_part]
+    return len(new) > _calls_unread(known)
 
 
 def _begins_with(content: Any, beginning: Any) -> bool:
-    if not isinstance(content, str) or not isinstance(beginning, str):
-        return bool(content == beginning)
-    # Of a long text the middle was not read.
-    return content[: LONGEST_CONTENT // 2].startswith(beginning[: LONGEST_CONTENT // 2])
+    if content == beginning or (not isinstance(beginning, str) and _is_left_out(content, VALUE_LEFT_OUT)):
+        return True
+    # Objects are recorded as text in a large message. Of a long text the middle was not read.
+    half = LONGEST_CONTENT // 2
+    return as_text(content)[:half].startswith(as_text(beginning)[:half])
 
 
-def _list_of_calls(metadata: Mapping[str, Any]) -> Sequence[Any]:
-    """The calls of a row in the form inside; other writers have anything there."""
-    calls = metadata.get("tool_calls")
-    return calls if isinstance(calls, list) else []
+# Id, name and arguments as JSON; None for arguments that were not read.
+_CallKey = tuple[str, str, str | None]
+
+
+def _calls_of(metadata: Mapping[str, Any]) -> list[_CallKey]:
+    """What the calls of a row say; other writers have anything there."""
+    return [
+        (
+            call.id,
+            call.name,
+            None if _is_left_out(call.raw_arguments, ARGUMENTS_LEFT_OUT) else compact_json(call.arguments),
+        )
+        for call in read_tool_calls(metadata.get("tool_calls"))
+    ]
+
+
+def _calls_unread(metadata: Mapping[str, Any]) -> int:
+    """How many calls of a stored row were not read."""
+    count = metadata.get(CALLS_LEFT_OUT)
+    return count if isinstance(count, int) else 0
+
+
+def _is_same_call(call: _CallKey, stored: _CallKey) -> bool:
+    return call == stored or (stored[2] is None and call[:2] == stored[:2])
+
+
+def _is_left_out(value: Any, mark: str) -> bool:
+    """Whether a value is what stands for one that was not read."""
+    before, after = mark.format("\0").split("\0")
+    return isinstance(value, str) and value.startswith(before) and value.endswith(after)
 
 
 def _whole_length(content: str) -> int:

@@ -1,5 +1,6 @@
 """The last version of a message is kept while it grows within its run, whatever comes first and whoever writes it."""
 
+import json
 from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
@@ -181,6 +182,59 @@ async def test_another_text_under_a_known_id(first: Message, second: Message, *,
     reason = "Another text is recorded under this id; a later version needs a higher metadata.revision"
     assert settled == [None, reason if lost else None]
     assert len(store.messages) == len(told) == 1
+
+
+LONG_CALL = {"id": "c", "function": {"name": "write", "arguments": json.dumps({"text": "x" * 70_000})}}
+MANY_CALLS = [{"id": f"c{n}", "name": "search", "args": {"q": f"{n}" + "x" * 600}} for n in range(200)]
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA" * 25_000}}
+FOUND = {"type": "tool_result", "tool_use_id": "c", "content": "found"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # Just above 4 KiB for one of the two, which has metadata that the other has not.
+        (version({"result": {"a": 1.5}, "call_id": "c"}, role=Role.TOOL), None),
+        (version({"content": "a", "tool_calls": [{"id": "c", "name": "t", "args": {"q": {"n": 1}}}]}), None),
+        (version({"result": {"a": 2**62, "b": 1e-7, "c.d": [None, 2**53 + 1]}}, role=Role.TOOL), None),
+        # What is too large to be read as a whole.
+        (version({"content": "a", "tool_calls": [LONG_CALL]}), None),
+        (version({"content": "a", "tool_calls": MANY_CALLS}), None),
+        (version([FOUND, PICTURE, {"type": "text", "text": "see"}], role=Role.HUMAN), None),
+        # The same in other words.
+        (
+            version({"content": "a", "tool_calls": [{"id": "c", "name": "t", "args": {"q": 1}}]}),
+            version({"content": "a", "tool_calls": [{"id": "c", "function": {"name": "t", "arguments": '{"q": 1}'}}]}),
+        ),
+        (version({"result": {"a": 1}}, role=Role.TOOL), version({"result": '{"a":1}'}, role=Role.TOOL)),
+    ],
+)
+async def test_a_resend_is_no_other_text(first: Message, second: Message | None) -> None:
+    """Whatever its size, also in another form: nothing is refused, and one row is left."""
+    settled: list[str | None] = []
+    store = FakeStore()
+    async with PersistenceService(store).running() as service:
+        for message, size in ((first, 4_000), (second or first, 5_000), (first, 4_000)):
+            assert service.offer(ROW_MAKERS[TOPICS[message.role]](message, size), 10, settled.append)
+            with anyio.fail_after(PATIENCE_S):
+                await service.flush()
+    assert settled == [None, None, None]
+    assert len(store.messages) == 1
+
+
+@pytest.mark.parametrize("calls", [[LONG_CALL], MANY_CALLS])
+async def test_calls_that_are_not_read_as_a_whole(calls: list[Any]) -> None:
+    """The message grows in text and in calls, and another call under its id is told."""
+    more = [*calls, CALLS[0]]
+    said = [{"content": "a", "tool_calls": calls}, {"content": "ab", "tool_calls": calls}]
+    content, metadata = await kept_of(*map(version, [*said, {"content": "ab", "tool_calls": more}, *said]))
+    assert (content, [call["id"] for call in metadata["tool_calls"]]) == ("ab", [call["id"] for call in more])
+    settled: list[str | None] = []
+    async with PersistenceService(FakeStore()).running() as service:
+        for given in (calls, [{"id": "other", "name": "t", "args": {}}, *calls]):
+            assert service.offer(llm_row(version({"content": "a", "tool_calls": given}), 10), 10, settled.append)
+            await service.flush()
+    assert [bool(reason) for reason in settled] == [False, True]
 
 
 @pytest.mark.parametrize("revision", [True, "7", 1.5, None, 2**63, -(2**63) - 1, [], {}])
