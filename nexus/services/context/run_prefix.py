@@ -186,7 +186,9 @@ def images_of(request: BuildRequest, limit: int) -> tuple[list[Media], list[Left
     most = limit // 2 // IMAGE_TOKENS
     where = f"{request.place} {request.human.id}"
     others = [LeftOut(media.kind, where, Why.MEDIA) for media in request.media if media not in images]
-    others += [each for part in native(row_of(request.human)) for each in left_out_of(part, where)]
+    # In the layout `agent` results are shown, and named, with the history.
+    parts = [part for part in native(row_of(request.human)) if part["role"] != "TOOL" or request.layout != "agent"]
+    others += [each for part in parts for each in left_out_of(part, where)]
     return images[:most], others + [LeftOut("image", where, Why.NO_ROOM)] * len(images[most:])
 
 

@@ -98,6 +98,15 @@ class TestBuild:
         assert entries(later) == [old, blank]
         assert metrics.counted == {Why.TOO_MANY: 2, Why.EMPTY: 1}
 
+    @pytest.mark.parametrize("layout", ["dialogue", "agent", "thinking"])
+    async def test_results_beside_the_input(self, layout: str) -> None:
+        """What is left out of them is named once, whether the layout has a place for them or not."""
+        thought, said = {"type": "thinking", "thinking": "x"}, {"type": "text", "text": "see"}
+        result = {"type": "tool_result", "tool_use_id": "c", "content": [said, thought]}
+        async with opened() as parts:
+            content = await parts.build(request([result, {"type": "odd"}, said], run_metadata={"layout": layout}))
+        assert sorted(what for what, _, _ in entries(content)) == ["odd", "thinking", "tool result"]
+
     async def test_more_than_are_listed_are_counted(self) -> None:
         """All of them."""
         metrics = RecordingMetrics()
