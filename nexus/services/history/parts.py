@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from pydantic_core import from_json
 
 from nexus.core.models import ABOUT_RESULT, Role, Why, role_of
-from nexus.services.history.tool_calls import read_tool_calls
+from nexus.services.history.tool_calls import ARGUMENTS, read_tool_calls
 from nexus.services.text.content import as_text, compact_json, text_of_part
 
 _DEEPEST: Final = 6
@@ -55,16 +55,19 @@ _FIELDS: Final = {
 _BODY: Final = frozenset(
     {"content", "parts", "blocks", "text", "refusal", "audio", "tool_calls", "function_call", "additional_kwargs"}
 )
-_WORDS_OF_THOUGHT: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
-# Texts of a message, or of a part without a type, that nobody said; and how the names of others end.
+_WORDS_OF_THOUGHT: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_details", "thought", "thoughts")
+# Texts of a message, or of a part without a type, that nobody said; and how the names of others end. One without a
+# space or a letter beyond ASCII is no sentence, but a name, a state or a version.
 _NOT_SAID: Final = ABOUT_RESULT.union(
     _BODY,
     _WORDS_OF_THOUGHT,
     ("role", "type", "id", "model", "object", "phase", "timestamp", "created", "date", "thoughtSignature"),
     ("stop_reason", "stop_sequence", "finish_reason", "finishReason", "thought_signature"),
     ("usage", "usageMetadata", "usage_metadata"),
+    ("agent", "author", "sender", "from", "source", "user", "title", "description"),
 )
-_NOT_SAID_ENDINGS: Final = ("_id", "Id", "_at", "At")
+_NOT_SAID_ENDINGS: Final = ("_id", "Id", "_at", "At", "_name", "Name")
+_NO_SENTENCE: Final = re.compile(r"[!-~]*")
 # Where whole responses have their messages, of which a caller uses the first.
 RESPONSES: Final = ("choices", "candidates")
 _STOPPED: Final = ("promptFeedback", "prompt_feedback")
@@ -101,7 +104,7 @@ _CALL_NAMES: Final = (
     ("name", ("toolName", "toolType", "tool_type")),
     ("args", ("action", "operation")),
 )
-_OF_CALL: Final = ("type", "id", "call_id", "name", "arguments", "args", "input")
+_OF_CALL: Final = ("type", "id", "call_id", "name", *ARGUMENTS)
 _CALL_ANSWERS: Final = ("output", "result", "error", "errorText")
 
 MediaKind = Literal["image", "audio", "video", "file"]
@@ -256,7 +259,11 @@ def _first_response(responses: Sequence[Any]) -> Any:
 def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iterator[Piece]:
     if any(value.get(name) for name in _WORDS_OF_THOUGHT):
         yield Omitted("thinking", Why.THINKING)
-    said = [piece for name in ("content", "parts", "blocks") for piece in pieces(value.get(name), role, depth)]
+    said = [*pieces(value.get("content"), role, depth)]
+    parts = [piece for name in ("parts", "blocks") for piece in pieces(value.get(name), role, depth)]
+    # Vercel's AI SDK 4 has the texts of the parts in the content, too.
+    is_twice = said and said == ["".join(piece for piece in parts if isinstance(piece, str))]
+    said = parts if is_twice else [*said, *parts]
     yield from said
     beside = [piece for name in ("refusal", "text") for piece in pieces(value.get(name), role, depth)]
     yield from (piece for piece in beside if piece not in said)
@@ -270,9 +277,10 @@ def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iter
 
 
 def _unknown_texts(value: Mapping[str, Any]) -> Iterator[Omitted]:
-    """Texts under names that are not known, beside those that are."""
+    """Sentences under names that are not known, beside those that are."""
     for name, text in value.items():
-        if isinstance(text, str) and text and name not in _NOT_SAID and not str(name).endswith(_NOT_SAID_ENDINGS):
+        is_said = isinstance(text, str) and not _NO_SENTENCE.fullmatch(text)
+        if is_said and name not in _NOT_SAID and not str(name).endswith(_NOT_SAID_ENDINGS):
             yield Omitted(_named(name), Why.UNREADABLE)
 
 
@@ -384,9 +392,16 @@ def pieces_of_part(part: Any, role: Role, depth: int = 0) -> Iterator[Piece]:
             code = _object_in(part, *_FIELDS)
             yield as_text(first_of(code, "code", "output") or dict(code))
         case _:
-            text = _text_of(part, "text")
-            yield text or Omitted(_named(part.get("type")), Why.UNREADABLE)
-            yield from _unknown_texts(part if text else {})
+            yield from _pieces_of_unknown(part)
+
+
+def _pieces_of_unknown(part: Mapping[str, Any]) -> Iterator[Piece]:
+    if text := _text_of(part, "text"):
+        yield text
+        yield from _unknown_texts(part)
+    elif part.keys() != {"type"}:
+        # One that is nothing but its type says nothing, such as where a step begins.
+        yield Omitted(_named(part.get("type")), Why.UNREADABLE)
 
 
 def _said_in(part: Mapping[str, Any]) -> Any:

@@ -21,6 +21,8 @@ from nexus.services.text.escape import TOOL_USE, canonical, escape_within_line, 
 _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
 _UNNAMED: Final = "unknown"
+# Where a call has its arguments.
+ARGUMENTS: Final = ("args", "arguments", "input", "parameters")
 _NO_ARGUMENTS: Final = frozenset({"", "{}", "null"})
 _NO_ARGUMENT: Final = frozenset({"id", "call_id", "index", "type", "name", "status"})
 # The key of arguments that are no JSON object.
@@ -72,7 +74,7 @@ def _read_call(call: Mapping[str, Any]) -> ToolCall:
 def given_arguments(call: Mapping[str, Any]) -> Any:
     """The arguments of a call as they were given."""
     source = _described(call)
-    return next((source[key] for key in ("args", "arguments", "input") if source.get(key) is not None), None)
+    return next((source[key] for key in ARGUMENTS if source.get(key) is not None), None)
 
 
 def _described(call: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -246,16 +246,35 @@ class TestContent:
     @pytest.mark.parametrize(
         "content",
         [
-            {"text": "a", "answer": "b"},
-            {"content": "a", "answer": "b", "model": "m", "stop_reason": "end_turn", "request_id": "r"},
-            [{"type": "text", "text": ""}, {"text": "a", "answer": "b", "thoughtSignature": "s"}],
-            {"choices": [{"message": {"role": "assistant", "content": "a", "answer": "b"}}]},
+            {"text": "a", "answer": "and b"},
+            {"content": "a", "answer": "and b", "model": "m", "stop_reason": "end_turn", "request_id": "r"},
+            [{"type": "text", "text": ""}, {"text": "a", "answer": "and b", "thoughtSignature": "s"}],
+            {"choices": [{"message": {"role": "assistant", "content": "a", "answer": "and b"}}]},
         ],
     )
     def test_a_text_under_a_name_that_nobody_knows(self, content: Any) -> None:
         """Is named beside the text that is shown."""
         message = {"role": "assistant", "content": content}
         assert (told(message), left_out(message)) == ([("AI", "a")], [("answer", Why.UNREADABLE)])
+
+    @pytest.mark.parametrize("name", ["model", "provider", "system_fingerprint", "version", "agent", "display_name"])
+    def test_what_a_message_says_of_itself(self, name: str) -> None:
+        """Is no loss: names, states and versions."""
+        value = "Jane Doe" if name in {"agent", "display_name"} else "fp_44709d6fcb"
+        message = {"role": "assistant", "content": {"content": "a", name: value}}
+        assert (told(message), left_out(message)) == ([("AI", "a")], [])
+
+    def test_a_part_that_says_nothing(self) -> None:
+        """One that has only a type is no loss."""
+        message = {"role": "assistant", "parts": [{"type": "step-start"}, {"type": "text", "text": "a"}]}
+        assert (told(message), left_out(message)) == ([("AI", "a")], [])
+
+    @pytest.mark.parametrize("content", ["ab", "a", ["a", "b"]])
+    def test_content_and_parts(self, content: Any) -> None:
+        """The texts of the parts joined are no other content."""
+        parts = [{"type": "text", "text": "a"}, {"type": "step-start"}, {"type": "text", "text": "b"}]
+        message = {"role": "assistant", "content": content, "parts": parts}
+        assert told(message) == [("AI", "a\nb" if content == "ab" else "\n".join([*content, "a", "b"]))]
 
     def test_the_media_of_an_input(self) -> None:
         """Come with its text, as a provider can be given them."""
@@ -273,6 +292,7 @@ class TestCalls:
             {"id": "c", "name": "f", "arguments": {"a": 1}},
             {"id": "c", "name": "f", "args": {"a": 1}, "type": "tool_call"},
             {"id": "c", "name": "f", "input": {"a": 1}},
+            {"id": "c", "name": "f", "parameters": {"a": 1}},
             {"id": "c", "type": "custom", "custom": {"name": "f", "input": '{"a": 1}'}},
             {"call_id": "c", "id": "fc_1", "name": "f", "arguments": '{"a": 1}'},
         ],
