@@ -45,8 +45,10 @@ PART: Final = "part"
 REPAIRED: Final = "repaired"
 LEFT_OUT: Final = "left_out"
 RAW: Final = "raw"
-# The `source` of a recorded result.
+# The `source` of a recorded result, and of an imported message.
 TOOL_RESULT: Final = "tool_result"
+IMPORT: Final = "import"
+_RECORDED: Final = (TOOL_RESULT, IMPORT)
 # Recorded for a result without a status.
 _UNKNOWN: Final = "unknown"
 # Metadata under other names than those of Nexus.
@@ -87,10 +89,14 @@ def is_native(row: Any) -> bool:
         and role in _ROLES
         and (content is None or (isinstance(content, str) and not (role == "AI" and is_thought(content))))
         and isinstance(metadata, dict)
-        and isinstance(metadata.get("tool_calls"), list | None)
+        and _are_calls(metadata.get("tool_calls"))
         and metadata.keys().isdisjoint(_ALIASES)
         and row.keys().isdisjoint(BESIDE_CONTENT)
     )
+
+
+def _are_calls(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(call, dict) for call in value))
 
 
 def native(row: Any) -> list[Any]:
@@ -182,7 +188,7 @@ def _rows_of(role: Role, content: Any, known: Mapping[str, Any]) -> list[Row]:
     metadata = {name: value for name, value in known.items() if name not in _ALIASES and name != "tool_calls"}
     if role is Role.TOOL and _is_one_result(content):
         # What was recorded here came out of its envelope then.
-        is_recorded = known.get("source") == TOOL_RESULT
+        is_recorded = known.get("source") in _RECORDED
         said: list[Piece] = [Result(content, known) if is_recorded else _result(content, known)]
     else:
         # Messages of results are the user's at Anthropic and Gemini, and so are words beside the results.

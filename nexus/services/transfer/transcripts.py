@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from nexus.core.models import LeftOut, Message, Role, Row, Why, new_row_id, parse_moment, role_of
 from nexus.core.wire import MAX_DEPTH, compact, is_deeper
-from nexus.services.history.forms import left_out_of, native
+from nexus.services.history.forms import IMPORT, left_out_of, native
 from nexus.services.history.parts import RESPONSES
 from nexus.services.history.rows import recorded_row, row_of, storable
 from nexus.services.history.tool_calls import given_arguments, read_tool_calls
@@ -148,7 +148,7 @@ def _imported(message: Message, session_id: str, place: str, changed: Sequence[s
     left_out = [entry for part in parts for entry in left_out_of(part, place)]
     if row is None:
         return Imported(place, None, said, left_out=left_out or [LeftOut("message", place, Why.EMPTY)])
-    kept = {**row, "_id": new_row_id(), "session_id": session_id, "metadata": {**row["metadata"], "source": "import"}}
+    kept = {**row, "_id": new_row_id(), "session_id": session_id, "metadata": {**row["metadata"], "source": IMPORT}}
     return Imported(place, kept, said, [*changed, *_repairs(calls)], left_out)
 
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nexus.core.models import LeftOut, Why, parse_moment
+from nexus.core.models import LeftOut, Message, Role, Why, parse_moment
 from nexus.services.history.forms import Input, left_out_of, native, read_input, success_of
 from nexus.services.history.parts import Media
+from nexus.services.history.rows import llm_row
 from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.text.content import as_text
 from tests.nexus.support import sdk_messages as sdk
@@ -284,6 +285,18 @@ class TestContent:
 
 class TestCalls:
     """Calls and their results."""
+
+    @pytest.mark.parametrize("size", [100, 5_000])
+    @pytest.mark.parametrize("other", ["x", 1.5, None, ["x"]])
+    def test_a_call_that_is_no_object(self, other: Any, size: int) -> None:
+        """Is named, and the others stay, in a message of any size."""
+        call = {"id": "c", "name": "f", "args": {"a": 1}}
+        metadata = {"tool_calls": [other, call]}
+        asked = Message(id="m", run_id="r", owner_key="o", role=Role.AI, content="a", metadata=metadata)
+        row = llm_row(asked, size)
+        assert row is not None
+        assert (row["content"], calls_of(row)) == ("a", [("c", "f", {"a": 1})])
+        assert left_out(row) == [("call", Why.UNREADABLE)]
 
     @pytest.mark.parametrize(
         "call",

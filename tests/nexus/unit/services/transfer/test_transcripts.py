@@ -10,6 +10,7 @@ from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, HumanMessage, messages_to_dict
 
 from nexus.core.models import Why
+from nexus.services.history.messages import read_messages
 from nexus.services.history.transcript import transcript_of_rows
 from nexus.services.transfer.transcripts import Imported, messages_in, rows_of
 from tests.nexus.support.sdk_transcripts import GOAL, INSTRUCTIONS, SAID, SDKS, THANKS
@@ -54,6 +55,14 @@ def test_what_sdks_make(sdk: str) -> None:
     left_out = {(entry.what, entry.why) for message in found for entry in message.left_out}
     assert left_out == ({("thinking", Why.THINKING)} if sdk in {"responses", "anthropic", "gemini"} else set())
     assert {row["metadata"]["source"] for row in stored} == {"import"}
+
+
+def test_a_result_that_looks_like_another_envelope() -> None:
+    """Is opened once: what is stored of it is what is shown."""
+    answer = {"result": 5, "status": "late"}
+    (stored,) = rows([{"role": "tool", "tool_call_id": "c", "content": {"result": answer, "status": "ok"}}])
+    (message,) = read_messages([stored])
+    assert message.row["content"] == stored["content"] == answer
 
 
 @pytest.mark.parametrize("sdk", SDKS)
