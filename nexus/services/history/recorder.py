@@ -3,7 +3,7 @@
 - Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
 - A result that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is
   written or the service stops. Owners share that room as in `nexus.core.fairness`; a result without room is refused.
-- The later version of a message takes the place of the earlier: `grown` says which one is later. What is another text
+- The later version of a message takes the place of the earlier (`versions`). What is another text
   under a known id of its run is refused, which its sender is told.
 - A row whose `id` belongs to a row of another run is recorded under an id of its own rather than lost.
 - One row that the store refuses keeps no other of its batch from being written. In its place stands a row under the
@@ -37,7 +37,8 @@ from nexus.core.ports import MessageStore, RequestLedger, Row, RunOrigin
 from nexus.core.ports.store import Settled
 from nexus.core.wire import compact
 from nexus.services.history.reader import own_id
-from nexus.services.history.rows import clamp_timestamp, grown, is_another, of_run, stand_in
+from nexus.services.history.rows import clamp_timestamp, of_run, stand_in
+from nexus.services.history.versions import grown, is_another
 
 _log = structlog.get_logger(__name__)
 
