@@ -104,7 +104,9 @@ class TestBuild:
         thought, said = {"type": "thinking", "thinking": "x"}, {"type": "text", "text": "see"}
         result = {"type": "tool_result", "tool_use_id": "c", "content": [said, thought]}
         async with opened() as parts:
-            content = await parts.build(request([result, {"type": "odd"}, said], run_metadata={"layout": layout}))
+            content = await parts.build(
+                request([result, {"type": "odd", "x": 1}, said], run_metadata={"layout": layout})
+            )
         assert sorted(what for what, _, _ in entries(content)) == ["odd", "thinking", "tool result"]
 
     async def test_more_than_are_listed_are_counted(self) -> None:
