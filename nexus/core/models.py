@@ -93,6 +93,7 @@ SAID_BESIDE: Final = frozenset(
     {
         *("tool_calls", "invalid_tool_calls", "function_call", "refusal", "parts", "text", "data", "audio", "output"),
         *("additional_kwargs", "reasoning_content", "arguments", "input", "summary", "encrypted_content"),
+        *("attachments", "experimental_attachments", "images"),
     }
 )
 ABOUT_RESULT: Final = frozenset(

@@ -57,7 +57,7 @@ _BODY: Final = frozenset(
 )
 _WORDS_OF_THOUGHT: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_details", "thought", "thoughts")
 # Texts of a message, or of a part without a type, that nobody said; and how the names of others end. One without a
-# space or a letter beyond ASCII is no sentence, but a name, a state or a version.
+# space, a letter, or one beyond ASCII is no sentence, but a name, a state or a time.
 _NOT_SAID: Final = ABOUT_RESULT.union(
     _BODY,
     _WORDS_OF_THOUGHT,
@@ -67,7 +67,9 @@ _NOT_SAID: Final = ABOUT_RESULT.union(
     ("agent", "author", "sender", "from", "source", "user", "title", "description"),
 )
 _NOT_SAID_ENDINGS: Final = ("_id", "Id", "_at", "At", "_name", "Name")
-_NO_SENTENCE: Final = re.compile(r"[!-~]*")
+_NO_SENTENCE: Final = re.compile(r"[!-~]*|[ -@]*")
+# Where clients have the files and images that come with a text.
+_ATTACHED: Final = ("attachments", "experimental_attachments", "images")
 # Where whole responses have their messages, of which a caller uses the first.
 RESPONSES: Final = ("choices", "candidates")
 _STOPPED: Final = ("promptFeedback", "prompt_feedback")
@@ -273,6 +275,7 @@ def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iter
     else:
         yield from pieces(audio, role, depth)
     yield from calls_beside(value, said)
+    yield from (Omitted(name, Why.UNREADABLE) for name in _ATTACHED if value.get(name))
     yield from _unknown_texts(value)
 
 
@@ -454,13 +457,23 @@ def result_in(given: Mapping[str, Any], known: Mapping[str, Any]) -> Result:
     about = {**given, **{name: value for name, value in known.items() if value not in (None, "")}}
     if not any(about.get(name) for name in CALL_IDS) and given.get("id"):
         about["call_id"] = given["id"]
-    answer = next((given[name] for name in ANSWERS if given.get(name) is not None), None)
+    answer = _answer_in(given)
     if "toolCallId" in given and answer is given.get("output") and isinstance(answer, Mapping):
         # Vercel's AI SDK says what the value is.
         kind = answer.get("type")
         if kind in _OUTPUTS and "value" in answer:
             return Result(answer["value"], {**about, "is_error": kind in _FAILED_OUTPUTS})
     return Result(answer, about | ({"is_error": True} if given.get("error") else {}))
+
+
+def _answer_in(given: Mapping[str, Any]) -> Any:
+    """What a result says: all of it where it says several things, such as an output and an error."""
+    answers = {name: given[name] for name in ANSWERS if given.get(name) is not None}
+    said = {name: value for name, value in answers.items() if value not in ("", [], {}) and (value or name != "error")}
+    first, *others = [*(said or answers).values()] or [None]
+    # An error may be an object with the same text.
+    texts = (value.get("message", value) if isinstance(value, Mapping) else value for value in others)
+    return first if all(text == first for text in texts) else said
 
 
 def _media_of_part(part: Mapping[str, Any]) -> Iterator[Piece]:

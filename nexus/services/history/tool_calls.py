@@ -21,7 +21,9 @@ from nexus.services.text.escape import TOOL_USE, canonical, escape_within_line, 
 _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
 _UNNAMED: Final = "unknown"
-# Where a call has its arguments.
+# Where a call has its id, its name and its arguments; a function by itself may be a name.
+_IDS: Final = ("call_id", "id", "toolCallId", "tool_call_id")
+_NAMES: Final = ("name", "toolName", "tool_name", "function")
 ARGUMENTS: Final = ("args", "arguments", "input", "parameters")
 _NO_ARGUMENTS: Final = frozenset({"", "{}", "null"})
 _NO_ARGUMENT: Final = frozenset({"id", "call_id", "index", "type", "name", "status"})
@@ -60,15 +62,16 @@ def read_tool_calls(stored: Any) -> tuple[ToolCall, ...]:
 
 
 def _read_call(call: Mapping[str, Any]) -> ToolCall:
-    name, given = _described(call).get("name"), given_arguments(call)
+    described, given = _described(call), given_arguments(call)
+    name = next((described[key] for key in _NAMES if described.get(key) is not None), None)
     is_named = isinstance(name, str) and bool(name.strip())
     if not is_named and given is None:
         # What is not understood is shown as it is.
-        given = {key: value for key, value in _described(call).items() if key not in _NO_ARGUMENT}
+        given = {key: value for key, value in described.items() if key not in _NO_ARGUMENT}
     arguments, raw = _read_arguments(given)
     named = str(name) if is_named else _UNNAMED
     # An item of OpenAI's Responses API has an id of its own, and results name the other.
-    return ToolCall(as_id(call.get("call_id")) or as_id(call.get("id")), named, arguments, raw)
+    return ToolCall(next(filter(None, (as_id(call.get(key)) for key in _IDS)), ""), named, arguments, raw)
 
 
 def given_arguments(call: Mapping[str, Any]) -> Any:

@@ -265,6 +265,14 @@ class TestContent:
         message = {"role": "assistant", "content": {"content": "a", name: value}}
         assert (told(message), left_out(message)) == ([("AI", "a")], [])
 
+    @pytest.mark.parametrize("name", ["attachments", "experimental_attachments", "images"])
+    def test_what_is_attached(self, name: str) -> None:
+        """Is named, beside the content and in it."""
+        files = [{"url": "https://a.example/b.pdf"}]
+        for message in ({"content": "a", name: files}, {"content": {"text": "a", name: files}}):
+            asked = {"role": "user", **message}
+            assert (told(asked), left_out(asked)) == ([("HUMAN", "a")], [(name, Why.UNREADABLE)])
+
     def test_a_part_that_says_nothing(self) -> None:
         """One that has only a type is no loss."""
         message = {"role": "assistant", "parts": [{"type": "step-start"}, {"type": "text", "text": "a"}]}
@@ -286,6 +294,24 @@ class TestContent:
 class TestCalls:
     """Calls and their results."""
 
+    @pytest.mark.parametrize(
+        ("said", "shown"),
+        [
+            ({"output": "half of it", "error": "timed out"}, '{"output":"half of it","error":"timed out"}'),
+            ({"result": "ok", "data": {"rows": [1]}}, '{"result":"ok","data":{"rows":[1]}}'),
+            ({"result": "", "error": "timed out"}, "timed out"),
+            ({"result": "a", "text": "a", "error": False}, "a"),
+            ({"result": "no", "error": {"message": "no", "retryable": False}}, "no"),
+            ({"result": 0, "error": None, "data": []}, "0"),
+            ({"result": "", "content": None}, ""),
+        ],
+    )
+    def test_a_result_that_says_several_things(self, said: Any, shown: str) -> None:
+        """All of it is shown; what says nothing, or the same again, is no other thing."""
+        message = {"role": "TOOL", "content": {"call_id": "c", **said}, "metadata": {}}
+        success = False if said.get("error") else None
+        assert results_of([message]) == [("c", shown, success)]
+
     @pytest.mark.parametrize("size", [100, 5_000])
     @pytest.mark.parametrize("other", ["x", 1.5, None, ["x"]])
     def test_a_call_that_is_no_object(self, other: Any, size: int) -> None:
@@ -306,6 +332,9 @@ class TestCalls:
             {"id": "c", "name": "f", "args": {"a": 1}, "type": "tool_call"},
             {"id": "c", "name": "f", "input": {"a": 1}},
             {"id": "c", "name": "f", "parameters": {"a": 1}},
+            {"toolCallId": "c", "toolName": "f", "args": {"a": 1}},
+            {"id": "c", "tool_name": "f", "args": {"a": 1}},
+            {"id": "c", "type": "function", "function": "f", "arguments": '{"a": 1}'},
             {"id": "c", "type": "custom", "custom": {"name": "f", "input": '{"a": 1}'}},
             {"call_id": "c", "id": "fc_1", "name": "f", "arguments": '{"a": 1}'},
         ],
