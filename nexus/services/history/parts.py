@@ -56,20 +56,21 @@ _BODY: Final = frozenset(
     {"content", "parts", "blocks", "text", "refusal", "audio", "tool_calls", "function_call", "additional_kwargs"}
 )
 _WORDS_OF_THOUGHT: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_details", "thought", "thoughts")
+# Where clients have the files and images that come with a text.
+_ATTACHED: Final = ("attachments", "experimental_attachments", "images", "image", "image_url", "files", "file")
 # Texts of a message, or of a part without a type, that nobody said; and how the names of others end. One without a
 # space, a letter, or one beyond ASCII is no sentence, but a name, a state or a time.
 _NOT_SAID: Final = ABOUT_RESULT.union(
     _BODY,
     _WORDS_OF_THOUGHT,
+    _ATTACHED,
     ("role", "type", "id", "model", "object", "phase", "timestamp", "created", "date", "thoughtSignature"),
     ("stop_reason", "stop_sequence", "finish_reason", "finishReason", "thought_signature"),
     ("usage", "usageMetadata", "usage_metadata"),
     ("agent", "author", "sender", "from", "source", "user", "title", "description"),
 )
 _NOT_SAID_ENDINGS: Final = ("_id", "Id", "_at", "At", "_name", "Name")
-_NO_SENTENCE: Final = re.compile(r"[!-~]*|[ -@]*")
-# Where clients have the files and images that come with a text.
-_ATTACHED: Final = ("attachments", "experimental_attachments", "images")
+_NO_SENTENCE: Final = re.compile(r"[!-~]{0,100}|[ -@]*")
 # Where whole responses have their messages, of which a caller uses the first.
 RESPONSES: Final = ("choices", "candidates")
 _STOPPED: Final = ("promptFeedback", "prompt_feedback")

@@ -273,6 +273,14 @@ class TestContent:
             asked = {"role": "user", **message}
             assert (told(asked), left_out(asked)) == ([("HUMAN", "a")], [(name, Why.UNREADABLE)])
 
+    @pytest.mark.parametrize("value", ["https://a.example/b.png", "A" * 4_000, ["two words"]])
+    @pytest.mark.parametrize("name", ["image", "image_url", "file", "files"])
+    def test_what_is_attached_to_a_text(self, name: str, value: Any) -> None:
+        """Is named once, whatever it looks like; so is a long text that is no word."""
+        for key in (name, "picture") if len(value) > 100 else (name,):
+            asked = {"role": "user", "content": {"text": "a", key: value}}
+            assert (told(asked), left_out(asked)) == ([("HUMAN", "a")], [(key, Why.UNREADABLE)])
+
     def test_a_part_that_says_nothing(self) -> None:
         """One that has only a type is no loss."""
         message = {"role": "assistant", "parts": [{"type": "step-start"}, {"type": "text", "text": "a"}]}
