@@ -88,12 +88,14 @@ _ROLES: Final[Mapping[str, Role]] = {
     **dict.fromkeys(("function", "tool_result", "function_call_output", "custom_tool_call_output"), Role.TOOL),
     "developer": Role.SYSTEM,
 }
+# Where clients have the files and images that come with a text.
+ATTACHED: Final = ("attachments", "experimental_attachments", "images", "image", "image_url", "files", "file")
 # Where messages of other systems hold what they say, beside or in place of `content`; and which call a result answers.
 SAID_BESIDE: Final = frozenset(
     {
         *("tool_calls", "invalid_tool_calls", "function_call", "refusal", "parts", "text", "data", "audio", "output"),
         *("additional_kwargs", "reasoning_content", "arguments", "input", "summary", "encrypted_content"),
-        *("attachments", "experimental_attachments", "images"),
+        *ATTACHED,
     }
 )
 ABOUT_RESULT: Final = frozenset(

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic_core import from_json
 
-from nexus.core.models import ABOUT_RESULT, Role, Why, role_of
+from nexus.core.models import ABOUT_RESULT, ATTACHED, Role, Why, role_of
 from nexus.services.history.tool_calls import ARGUMENTS, read_tool_calls
 from nexus.services.text.content import as_text, compact_json, text_of_part
 
@@ -56,14 +56,12 @@ _BODY: Final = frozenset(
     {"content", "parts", "blocks", "text", "refusal", "audio", "tool_calls", "function_call", "additional_kwargs"}
 )
 _WORDS_OF_THOUGHT: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_details", "thought", "thoughts")
-# Where clients have the files and images that come with a text.
-_ATTACHED: Final = ("attachments", "experimental_attachments", "images", "image", "image_url", "files", "file")
-# Texts of a message, or of a part without a type, that nobody said; and how the names of others end. One without a
-# space, a letter, or one beyond ASCII is no sentence, but a name, a state or a time.
+# Texts of a message, or of a part without a type, that nobody said, and how the names of others end. No sentence, but
+# a name, a state or a time, is what has no space and only ASCII, or nothing but digits and signs.
 _NOT_SAID: Final = ABOUT_RESULT.union(
     _BODY,
     _WORDS_OF_THOUGHT,
-    _ATTACHED,
+    ATTACHED,
     ("role", "type", "id", "model", "object", "phase", "timestamp", "created", "date", "thoughtSignature"),
     ("stop_reason", "stop_sequence", "finish_reason", "finishReason", "thought_signature"),
     ("usage", "usageMetadata", "usage_metadata"),
@@ -276,7 +274,7 @@ def _pieces_of_message(value: Mapping[str, Any], role: Role, depth: int) -> Iter
     else:
         yield from pieces(audio, role, depth)
     yield from calls_beside(value, said)
-    yield from (Omitted(name, Why.UNREADABLE) for name in _ATTACHED if value.get(name))
+    yield from (Omitted(name, Why.UNREADABLE) for name in ATTACHED if value.get(name))
     yield from _unknown_texts(value)
 
 

@@ -4,7 +4,7 @@
 - A result that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is
   written or the service stops. Owners share that room as in `nexus.core.fairness`; a result without room is refused.
 - The later version of a message takes the place of the earlier (`versions`). What is another text
-  under a known id of its run is refused, which its sender is told.
+  under a known id of its run is a dead letter.
 - A row whose `id` belongs to a row of another run is recorded under an id of its own rather than lost.
 - One row that the store refuses keeps no other of its batch from being written. In its place stands a row under the
   same id that says so.

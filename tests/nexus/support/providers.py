@@ -2,7 +2,7 @@
 
 Each function lists what is wrong with a `Converted`; an empty list means that the provider would take it. The types
 say what fields there are; what they do not say, and the servers answer with status 400, is written down here. Where
-each rule comes from is in docs/decisions/0013-one-list-three-formats.md.
+each rule comes from is in docs/decisions/0013-one-list-three-formats.md, of tools and images beside the formats' own.
 """
 
 import base64
@@ -219,7 +219,9 @@ def _inner_schemas(schema: Any) -> Iterator[Any]:
     for word in ("anyOf", "oneOf", "allOf", "prefixItems"):
         if isinstance(schema.get(word), list):
             yield from schema[word]
-    for word in ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"):
+    for word in ("items", "unevaluatedItems", "additionalProperties", "unevaluatedProperties", "not"):
+        yield schema.get(word)
+    for word in ("if", "then", "else", "contains", "propertyNames"):
         yield schema.get(word)
 
 

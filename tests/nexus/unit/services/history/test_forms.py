@@ -277,8 +277,10 @@ class TestContent:
     @pytest.mark.parametrize("name", ["image", "image_url", "file", "files"])
     def test_what_is_attached_to_a_text(self, name: str, value: Any) -> None:
         """Is named once, whatever it looks like; so is a long text that is no word."""
-        for key in (name, "picture") if len(value) > 100 else (name,):
-            asked = {"role": "user", "content": {"text": "a", key: value}}
+        keys = (name, "picture") if len(value) > 100 else (name,)
+        for message in ({"content": "a", name: value}, *({"content": {"text": "a", key: value}} for key in keys)):
+            asked = {"role": "user", **message}
+            (key,) = {*(message["content"] if isinstance(message["content"], dict) else message)} - {"content", "text"}
             assert (told(asked), left_out(asked)) == ([("HUMAN", "a")], [(key, Why.UNREADABLE)])
 
     def test_a_part_that_says_nothing(self) -> None:
