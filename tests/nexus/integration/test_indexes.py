@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history.reader import read_past
 from tests.nexus.contract.test_memory import compaction, detail, overview
 from tests.nexus.contract.test_turns import turn
+from tests.nexus.support.database_pool import DatabasePool
 from tests.nexus.support.drivers import DRIVERS
 from tests.nexus.support.proxy import proxied
 from tests.nexus.support.rows import START, ids, row
@@ -39,6 +40,14 @@ def explained(mongo_janitor: Janitor) -> Janitor:
     if mongo_janitor.admin.command("serverStatus")["process"] == "secantus":
         pytest.skip("secantusdb plans a query of several conditions as a scan of the collection")
     return mongo_janitor
+
+
+@pytest.fixture
+def prepared_database(database_pool: DatabasePool) -> Iterator[str]:
+    """One that no test has had: an index that ever held a list is multikey for good, and gives no order."""
+    name, shape = database_pool.make()
+    yield name
+    database_pool.give_back(name, shape)
 
 
 def _init_config(uri: str, database: str) -> None:

@@ -32,7 +32,7 @@ class DatabasePool:
     def take(self) -> tuple[str, _Shape]:
         """The name of a database for one test, and its shape: both are for `give_back`."""
         if len(self._rest) < _IN_TURN:
-            return self._made()
+            return self.make()
         name, shape = self._rest.popleft()
         for collection in shape:
             self._client[name][collection].delete_many({})
@@ -50,7 +50,8 @@ class DatabasePool:
         for name, _ in self._rest:
             self._client.drop_database(name)
 
-    def _made(self) -> tuple[str, _Shape]:
+    def make(self) -> tuple[str, _Shape]:
+        """The same of a database that no test has had."""
         name = f"test_{uuid.uuid4().hex}"
         for collection, indexes in INDEXES.items():
             self._client[name][collection].create_indexes(indexes)
