@@ -103,7 +103,7 @@ lock: ## write requirements/ anew from pyproject.toml (UPGRADE=1: with the newes
 	$$python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 		>"$$scratch/build.in"; \
 	$(LOCK) "$$scratch/build.in" -o requirements/build.txt; \
-	$(LOCK) pyproject.toml --extra server --extra embedded --extra speed --group dev -o requirements/dev.txt; \
+	$(LOCK) pyproject.toml --extra server --extra embedded --extra semantic --extra speed --group dev -o requirements/dev.txt; \
 	$(LOCK) pyproject.toml --extra server --extra embedded --extra speed -c requirements/dev.txt -o requirements/embedded.txt; \
 	$(LOCK) pyproject.toml --extra server --extra speed -c requirements/dev.txt -o requirements/base.txt; \
 	wc -l requirements/*.txt

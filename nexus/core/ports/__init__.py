@@ -25,6 +25,9 @@ from nexus.core.ports.memory import TurnSource as TurnSource
 from nexus.core.ports.memory import TurnStore as TurnStore
 from nexus.core.ports.model import LanguageModel as LanguageModel
 from nexus.core.ports.model import TokenCounter as TokenCounter
+from nexus.core.ports.recall import Embedder as Embedder
+from nexus.core.ports.recall import RecallIndex as RecallIndex
+from nexus.core.ports.recall import RecallSource as RecallSource
 from nexus.core.ports.retention import RetentionStore as RetentionStore
 from nexus.core.ports.store import Cutoff as Cutoff
 from nexus.core.ports.store import DocumentStore as DocumentStore

@@ -1,0 +1,215 @@
+"""Which messages answer a question best: BM25 over a message, the ones beside it, and its episode (contract §14). Pure.
+
+    words(i)  = sum over terms t of the question of max(s(t, i), 1/2 s(t, i±1), 1/4 s(t, i±2))
+    episode   = 1/4 of the sum over t of idf(t) * 3 n / (n + 2), where n is how often t occurs in the episode
+    score(i)  = (words(i) + episode) * (0.8 if an assistant said it)
+                + 4 if the question names the month or year of the message, which has a score
+                + z(i) * (0.8 if an assistant said it), only with an embedder
+    s(t, i)   = idf(t) * tf * 1.9 / (tf + 0.9 * (0.6 + 0.4 * length / 20))
+    idf(t)    = ln(1 + (N - df + 0.5) / (df + 0.5)); N and df are of what is searched
+
+A term counts once, where it is strongest near the message: answers often do not repeat the words of the question. z is
+by how many standard deviations a message is nearer to the question than the average one. Of equal scores the later
+message comes first; recency has no other weight, since with one less is found. docs/recall.md has the measurements.
+"""
+
+import heapq
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from nexus.core.recall import EPISODE, LONGEST, Place, Postings, Ranked, Score
+from nexus.services.recall.terms import BY_ASSISTANT
+
+# The version of the formula and its weights.
+FORMULA: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The numbers of the formula: of terms one and two messages away, of the episode, and so on."""
+
+    near: float = 0.5
+    far: float = 0.25
+    session: float = 0.25
+    date: float = 4.0
+    assistant: float = 0.8
+    similarity: float = 1.0
+    k1: float = 0.9
+    b: float = 0.4
+    length: float = 20.0
+    saturation: float = 2.0
+
+
+WEIGHTS: Final = Weights()
+
+
+class Ranking(NamedTuple):
+    """The best places, best first, and how many were scored: those that cannot be among the best are not."""
+
+    best: list[Ranked]
+    considered: int
+
+
+def rank(
+    postings: Postings,
+    dates: Sequence[Sequence[str]],
+    *,
+    limit: int,
+    question_code: bytes | None = None,
+    without: Collection[Place] = (),
+    weights: Weights = WEIGHTS,
+) -> Ranking:
+    """The best `limit` places but those in `without`.
+
+    `dates` are the flags of each date that the question names; see `dates_named`.
+    """
+    scorer = _Scorer(postings, dates, question_code, weights)
+    bounds = sorted(((scorer.bound(episode), episode) for episode in scorer.episodes), reverse=True)
+    best: list[tuple[float, Place]] = []
+    considered = 0
+    for bound, episode in bounds:
+        if len(best) == limit and bound < best[0][0]:
+            break
+        for place, score in scorer.scores(episode):
+            if place in without:
+                continue
+            considered += 1
+            if len(best) < limit:
+                heapq.heappush(best, (score, place))
+            elif (score, place) > best[0]:
+                heapq.heapreplace(best, (score, place))
+    return Ranking([Ranked(place, scorer.parts(place)) for _, place in sorted(best, reverse=True)], considered)
+
+
+class _Scorer:
+    """Scores of episodes, of which most are never computed: the best have the highest bounds."""
+
+    def __init__(
+        self, postings: Postings, dates: Sequence[Sequence[str]], question_code: bytes | None, weights: Weights
+    ) -> None:
+        self._weights = weights
+        self._terms = {
+            term: (_idf(postings.messages, sum(map(len, by_place.values()))), by_place)
+            for term, by_place in postings.terms.items()
+        }
+        self._flags = postings.flags
+        self._dates = dates
+        self._nearer = _nearer(postings.codes, question_code) if question_code else {}
+        self._strengths: dict[int, float] = {}
+
+    @property
+    def episodes(self) -> set[str]:
+        """Those in which something has a score."""
+        return {episode for _, by_place in self._terms.values() for episode in by_place} | self._nearer.keys()
+
+    def bound(self, episode: str) -> float:
+        """At least the highest score in the episode."""
+        weights, bound = self._weights, 0.0
+        for idf, by_place in self._terms.values():
+            if occurrences := by_place.get(episode):
+                best = max(map(self._strength, occurrences.values()))
+                bound += idf * (best + weights.session * self._saturated(occurrences))
+        if bound and self._dated(episode):
+            bound += weights.date
+        nearest = max(self._nearer.get(episode, {}).values(), default=0.0)
+        return bound + weights.similarity * max(nearest, 0.0)
+
+    def scores(self, episode: str) -> Iterator[tuple[Place, float]]:
+        """The score of each place of an episode that has one."""
+        weights = self._weights
+        words = [0.0] * EPISODE
+        session = 0.0
+        for idf, by_place in self._terms.values():
+            if occurrences := by_place.get(episode):
+                session += idf * self._saturated(occurrences)
+                for at, strength in self._spread(occurrences).items():
+                    words[at] += idf * strength
+        session *= weights.session
+        by_assistant, dated = self._bits(BY_ASSISTANT, episode), self._dated(episode)
+        nearer = self._nearer.get(episode, {})
+        first = int(episode) * EPISODE
+        for at, of_words in enumerate(words):
+            factor = weights.assistant if by_assistant >> at & 1 else 1.0
+            score = (of_words + session) * factor if of_words else 0.0
+            if of_words and dated >> at & 1:
+                score += weights.date
+            if of_words or at in nearer:
+                yield Place(first + at), score + weights.similarity * nearer.get(at, 0.0) * factor
+
+    def parts(self, place: Place) -> Score:
+        """The parts of a place's score."""
+        weights = self._weights
+        number, at = divmod(place, EPISODE)
+        episode = str(number)
+        factor = weights.assistant if self._bits(BY_ASSISTANT, episode) >> at & 1 else 1.0
+        terms: dict[str, float] = {}
+        session = 0.0
+        for term, (idf, by_place) in self._terms.items():
+            if occurrences := by_place.get(episode):
+                session += idf * self._saturated(occurrences) * weights.session * factor
+                if strength := self._spread(occurrences).get(at):
+                    terms[term] = idf * strength * factor
+        similarity = weights.similarity * self._nearer.get(episode, {}).get(at, 0.0) * factor
+        if not terms:
+            return Score({}, similarity=similarity)
+        return Score(terms, session, weights.date if self._dated(episode) >> at & 1 else 0.0, similarity)
+
+    def _spread(self, occurrences: Mapping[str, int]) -> dict[int, float]:
+        """How strong a term is at each place near one where it occurs."""
+        near, far = self._weights.near, self._weights.far
+        strongest: dict[int, float] = {}
+        for key, value in occurrences.items():
+            strength, at = self._strength(value), int(key)
+            for place, part in ((at, 1.0), (at - 1, near), (at + 1, near), (at - 2, far), (at + 2, far)):
+                if 0 <= place < EPISODE and strength * part > strongest.get(place, 0.0):
+                    strongest[place] = strength * part
+        return strongest
+
+    def _strength(self, value: int) -> float:
+        if (strength := self._strengths.get(value)) is None:
+            weights, times = self._weights, value >> 12
+            length = 1 - weights.b + weights.b * (value & LONGEST) / weights.length
+            strength = self._strengths[value] = times * (weights.k1 + 1) / (times + weights.k1 * length)
+        return strength
+
+    def _saturated(self, occurrences: Mapping[str, int]) -> float:
+        times = sum(value >> 12 for value in occurrences.values())
+        return times * (self._weights.saturation + 1) / (times + self._weights.saturation)
+
+    def _bits(self, flag: str, episode: str) -> int:
+        return self._flags.get(flag, {}).get(episode, 0)
+
+    def _dated(self, episode: str) -> int:
+        """The bits of the places that are of a date that the question names."""
+        bits = 0
+        for flags in self._dates:
+            of_date = -1
+            for flag in flags:
+                of_date &= self._bits(flag, episode)
+            bits |= of_date
+        return bits
+
+
+def _idf(messages: int, with_term: int) -> float:
+    # What is searched may have changed between the two counts.
+    return math.log(1 + (max(messages - with_term, 0) + 0.5) / (with_term + 0.5))
+
+
+def _nearer(codes: Mapping[str, Mapping[str, bytes]], question: bytes) -> dict[str, dict[int, float]]:
+    """By episode and place, by how many standard deviations a code is nearer to the question's than the average."""
+    asked = int.from_bytes(question)
+    distances = {
+        episode: {int(at): (int.from_bytes(code) ^ asked).bit_count() for at, code in by_place.items()}
+        for episode, by_place in codes.items()
+    }
+    every = [distance for by_place in distances.values() for distance in by_place.values()]
+    if not every:
+        return {}
+    mean = sum(every) / len(every)
+    deviation = math.sqrt(sum((distance - mean) ** 2 for distance in every) / len(every)) or 1.0
+    return {
+        episode: {at: (mean - distance) / deviation for at, distance in by_place.items()}
+        for episode, by_place in distances.items()
+    }

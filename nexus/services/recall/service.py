@@ -1,0 +1,112 @@
+"""Finds messages of an owner by words and, where there is an embedder, by meaning (contract §14)."""
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Final
+
+import anyio
+import structlog
+
+from nexus.core.concurrency import computed, ungrouped
+from nexus.core.errors import ModelUnavailableError
+from nexus.core.ports import Embedder, RecallIndex, Row
+from nexus.core.recall import EPISODE, Found, Hit, Place, Postings, Ranked
+from nexus.services.recall.score import FORMULA, Ranking, rank
+from nexus.services.recall.terms import BY_ASSISTANT, dates_named, terms_of
+
+_log = structlog.get_logger(__name__)
+
+# Terms of a question: of one with more, those of its beginning and its end.
+_MOST_TERMS: Final = 64
+# Characters of a question that an embedder is asked about.
+_MOST_ASKED: Final = 1_000
+# Places that are ranked beyond the limit, for those whose rows have been removed.
+_SPARE: Final = 8
+# About how many characters of other work an entry of the postings is worth.
+_CHARS_OF_ENTRY: Final = 8
+
+
+class Recall:
+    """Long-term memory of all owners; `embedder` None for words alone."""
+
+    def __init__(self, index: RecallIndex, embedder: Embedder | None = None) -> None:
+        self._index = index
+        self._embedder = embedder
+
+    async def search(
+        self,
+        owner_key: str,
+        question: str,
+        *,
+        session_id: str | None = None,
+        limit: int,
+        without: Collection[str] = (),
+        beside: int = 1,
+    ) -> Found:
+        """The best messages for a question; see `RecallSource`."""
+        dates, read = dates_named(question), _Read()
+        with ungrouped():
+            async with anyio.create_task_group() as tasks:
+                if self._embedder:
+                    tasks.start_soon(self._embed, self._embedder, question, read)
+                if without:
+                    tasks.start_soon(self._exclude, owner_key, without, read)
+                flags = {BY_ASSISTANT, *(flag for date in dates for flag in date)}
+                generation = self._embedder.generation if self._embedder else None
+                terms = question_terms(question)
+                postings = await self._index.postings(
+                    owner_key, terms, flags, session_id=session_id, generation=generation
+                )
+        call = partial(rank, postings, dates, limit=limit + _SPARE, question_code=read.code, without=read.without)
+        ranking: Ranking = await computed(owner_key, _work_of(postings), call)
+        hits = await self._hits(owner_key, ranking.best, limit, beside)
+        by_meaning = self._embedder.generation if self._embedder and read.code else ""
+        return Found(hits, ranking.considered, FORMULA, by_meaning)
+
+    async def _embed(self, embedder: Embedder, question: str, read: "_Read") -> None:
+        try:
+            read.code = await embedder.code_of_question(question[:_MOST_ASKED])
+        except (ModelUnavailableError, ValueError) as error:
+            # Words find it.
+            _log.warning("embedder_unavailable", reason=str(error))
+
+    async def _exclude(self, owner_key: str, row_ids: Collection[str], read: "_Read") -> None:
+        read.without = await self._index.places_of(owner_key, row_ids)
+
+    async def _hits(self, owner_key: str, ranked: Sequence[Ranked], limit: int, beside: int) -> list[Hit]:
+        """The rows of the best places that still have one, each with those beside it."""
+        around = {found.place: _beside(found.place, beside) for found in ranked}
+        rows = await self._index.rows_at(owner_key, {place for places in around.values() for place in places})
+        return [
+            Hit(rows[found.place], found.score, _in_order(rows, around[found.place]))
+            for found in ranked
+            if found.place in rows
+        ][:limit]
+
+
+class _Read:
+    """What is read beside the postings."""
+
+    code: bytes | None = None
+    without: Collection[Place] = ()
+
+
+def question_terms(question: str) -> list[str]:
+    """The terms of a question, each once; of a long one those of its beginning and its end."""
+    terms = [*dict.fromkeys(terms_of(question))]
+    half = _MOST_TERMS // 2
+    return terms if len(terms) <= _MOST_TERMS else [*terms[:half], *terms[-half:]]
+
+
+def _work_of(postings: Postings) -> int:
+    entries = sum(len(places) for by_place in postings.terms.values() for places in by_place.values())
+    return _CHARS_OF_ENTRY * (entries + sum(map(len, postings.codes.values())))
+
+
+def _beside(place: Place, most: int) -> list[Place]:
+    first = place - place % EPISODE
+    return [Place(each) for each in range(place - most, place + most + 1) if first <= each < first + EPISODE]
+
+
+def _in_order(rows: dict[Place, Row], places: Sequence[Place]) -> list[Row]:
+    return [rows[place] for place in places if place in rows]

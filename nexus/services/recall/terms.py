@@ -1,0 +1,132 @@
+"""The terms by which texts are found: stems of words, characters and pairs of characters of Chinese and its like. Pure.
+
+What is written here decides what an index has: with a change of it every message is to be indexed again
+(`nexus recall index --again`).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final
+
+# The classes themselves: the package's own choice would be PyStemmer where that is installed, of another version.
+from snowballstemmer import (  # type: ignore[import-untyped]  # it has no types
+    ArabicStemmer,
+    ArmenianStemmer,
+    EnglishStemmer,
+    GreekStemmer,
+    HindiStemmer,
+    RussianStemmer,
+    TamilStemmer,
+)
+
+from nexus.core.recall import Occurrence, occurrence
+
+# True of a message that an assistant said.
+BY_ASSISTANT: Final = "#assistant"
+
+# Words that say nothing of a subject; a longer list finds less (docs/recall.md).
+_SAY_NOTHING: Final = (
+    "a an and are as at be been being but by can could did do does for from had has have he her hers him his how i if "
+    "in into is it its me my of on or our she should so than that the their them then there these they this those to "
+    "us was we were what when where which who whom whose why will with would you your"
+)
+_STOP_WORDS: Final = frozenset(_SAY_NOTHING.split())
+# Characters of Chinese that do the same. They end a run: no pair goes across them.
+_STOP_CHARACTERS: Final = re.compile("[的了是我你他她它们吗呢吧啊呀哦嘛就都也和在有那这什么哪谁几怎]")
+_CJK: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_WORDS: Final = re.compile(r"[^\W_]+")
+_RUNS: Final = re.compile(f"([{_CJK}]+)|[^{_CJK}]+")
+_STEMMERS: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("\u0370", "\u03ff", GreekStemmer()),
+    ("\u0400", "\u052f", RussianStemmer()),
+    ("\u0530", "\u058f", ArmenianStemmer()),
+    ("\u0600", "\u06ff", ArabicStemmer()),
+    ("\u0900", "\u097f", HindiStemmer()),
+    ("\u0b80", "\u0bff", TamilStemmer()),
+)
+_LATIN: Final[Any] = EnglishStemmer()
+# The beginning of a longer word is its term: such words are keys and encoded data.
+_LONGEST_WORD: Final = 40
+# A word costs 0.2 ms to stem.
+_STEMS_KEPT: Final = 1 << 17
+# Terms of one message; those of the beginning of a longer one.
+_MOST_TERMS: Final = 4_000
+
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH: Final = re.compile(
+    r"\b(january|february|march|april|may|june|july|august|september|october|november|december|"
+    r"jan|feb|mar|apr|jun|jul|aug|sept|sep|oct|nov|dec)\b",
+    re.IGNORECASE,
+)
+# English words of another meaning, unless they are capitalised.
+_ALSO_WORDS: Final = {"may", "march", "mar", "sep"}
+_CHINESE_MONTH: Final = re.compile(r"(\d{1,2}|十[一二]?|[一二三四五六七八九])\s*月")
+_CHINESE_NUMBERS: Final = {name: number for number, name in enumerate((*"零一二三四五六七八九十", "十一", "十二"))}
+_YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+_MONTHS_OF_YEAR: Final = 12
+
+
+def terms_of(text: str) -> list[str]:
+    """The terms of a text, in order, as often as they occur; at most some thousands."""
+    found: list[str] = []
+    for word in _words(text):
+        for run in _RUNS.finditer(word):
+            if run[1]:
+                found += run[1]
+                found += (run[1][at : at + 2] for at in range(len(run[1]) - 1))
+            elif run[0] not in _STOP_WORDS:
+                found.append(_stem(run[0][:_LONGEST_WORD]))
+        if len(found) >= _MOST_TERMS:
+            return found[:_MOST_TERMS]
+    return found
+
+
+def occurrences(text: str) -> Mapping[str, Occurrence]:
+    """The terms of a message, each with its occurrence."""
+    found = terms_of(text)
+    return {term: occurrence(times, len(found)) for term, times in Counter(found).items()}
+
+
+def flags_of(moment: datetime | None, *, by_assistant: bool) -> list[str]:
+    """What an index keeps of a message besides its terms: who said it, and its month and year."""
+    said = [BY_ASSISTANT] if by_assistant else []
+    return [*said, _year(moment.year), _month(moment.month)] if moment else said
+
+
+def dates_named(question: str) -> list[tuple[str, ...]]:
+    """The flags of each date that a question names: a year, a month, or the month of a year."""
+    months = [
+        _month(_MONTHS.index(name[:3].lower()) + 1) for name in _MONTH.findall(question) if name not in _ALSO_WORDS
+    ]
+    for name in _CHINESE_MONTH.findall(question):
+        number = int(name) if name.isdecimal() else _CHINESE_NUMBERS[name]
+        months += [_month(number)] if 1 <= number <= _MONTHS_OF_YEAR else []
+    years = [_year(int(year)) for year in _YEAR.findall(question)]
+    if not months:
+        return [(year,) for year in years]
+    return [(month, year) for month in months for year in years] if years else [(month,) for month in months]
+
+
+def _words(text: str) -> Iterator[str]:
+    lowered = text.lower()
+    if not lowered.isascii():
+        lowered = _STOP_CHARACTERS.sub(" ", lowered)
+    return (word[0] for word in _WORDS.finditer(lowered))
+
+
+@lru_cache(_STEMS_KEPT)
+def _stem(word: str) -> str:
+    stemmer = next((stemmer for first, last, stemmer in _STEMMERS if first <= word[0] <= last), _LATIN)
+    stem: str = stemmer.stemWord(word)
+    return stem
+
+
+def _year(year: int) -> str:
+    return f"#{year:04}"
+
+
+def _month(month: int) -> str:
+    return f"#{month:02}"
