@@ -24,6 +24,8 @@ from nexus.services.recall.terms import BY_ASSISTANT
 
 # The version of the formula and its weights.
 FORMULA: Final = 1
+# A bound is summed in another order than the score.
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def rank(
     best: list[tuple[float, Place]] = []
     considered = 0
     for bound, episode in bounds:
-        if len(best) == limit and bound < best[0][0]:
+        if len(best) == limit and bound + _ROUNDING < best[0][0]:
             break
         for place, score in scorer.scores(episode):
             if place in without:
