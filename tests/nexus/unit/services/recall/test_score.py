@@ -59,9 +59,9 @@ def found(
     return ranking.best
 
 
-def scores(messages: Sequence[Said], question: str, **options: bytes) -> Mapping[int, float]:
+def scores(messages: Sequence[Said], question: str, code: bytes | None = None) -> Mapping[int, float]:
     """Each place's score."""
-    return {each.place: each.score.total for each in found(messages, question, **options)}
+    return {each.place: each.score.total for each in found(messages, question, code=code)}
 
 
 def test_one_word_in_one_message() -> None:
