@@ -35,7 +35,7 @@ app = typer.Typer(
 )
 
 _MASK: Final = "***"
-_ADDRESSES: Final = ("bus.url", "database.uri", "llm.base_url")
+_ADDRESSES: Final = ("bus.url", "database.uri", "llm.base_url", "recall.base_url")
 _HOST: Final = r"(?:[\w.-]+|\[[\w:.%]+\])(?::\d+)?"
 _OPTION: Final = r"\w+=[^&@\s]*"
 # An address that looks otherwise may have its password anywhere.

@@ -256,6 +256,24 @@ class LlmSettings(_Section):
         return bool(self.base_url.get_secret_value() and self.model)
 
 
+def _off_in_yaml(value: Any) -> Any:
+    # Without quotes `off` is YAML's false.
+    return "off" if value is False else value
+
+
+class RecallSettings(_Section):
+    """Long-term memory, and the embedder by which it finds meanings, too (contract §14)."""
+
+    enabled: bool = True
+    embedder: Annotated[Literal["off", "packaged", "endpoint"], BeforeValidator(_off_in_yaml)] = "off"
+    base_url: Annotated[SecretStr, AfterValidator(_checked_address)] = SecretStr("")
+    api_key: SecretStr = SecretStr("")
+    model: Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)] = ""
+    timeout_s: float = Field(default=10, ge=0.1, le=600)
+    question_prefix: str = Field(default="", max_length=200)
+    text_prefix: str = Field(default="", max_length=200)
+
+
 class ToolSettings(_Section):
     """Where tools come from (contract §3)."""
 
@@ -302,6 +320,7 @@ class Sections(_Section):
     memory: MemorySettings = MemorySettings()
     retention: RetentionDays = RetentionDays()
     llm: LlmSettings = LlmSettings()
+    recall: RecallSettings = RecallSettings()
     tools: ToolSettings = ToolSettings()
     user_defaults: UserDefaults = UserDefaults()
 
@@ -313,7 +332,7 @@ class Settings(Sections):
 
     def conflicts(self) -> Iterator[str]:
         """The faults of values together, one line an item."""
-        bus, memory, llm = self.bus, self.memory, self.llm
+        bus, memory, llm, recall = self.bus, self.memory, self.llm, self.recall
         on_cluster = bus.url.get_secret_value().startswith(("redis+cluster:", "rediss+cluster:"))
         if on_cluster and bus.mode == "streams" and "{" not in bus.channel_prefix:
             yield _NO_HASH_TAG
@@ -324,6 +343,11 @@ class Settings(Sections):
         if bool(llm.base_url.get_secret_value()) != bool(llm.model):
             given, other = ("model", "base_url") if llm.model else ("base_url", "model")
             yield f"llm.{given}: needs llm.{other}; give both, or neither for summaries by rules alone"
+        for name, value in (("base_url", recall.base_url.get_secret_value()), ("model", recall.model)):
+            if recall.embedder == "endpoint" and not value:
+                yield f"recall.embedder: endpoint needs recall.{name}"
+            if recall.embedder != "endpoint" and value:
+                yield f"recall.{name}: is for an endpoint; set recall.embedder to endpoint, or leave this out"
 
 
 def signing_of(settings: SigningSettings) -> Signing | None:

@@ -21,7 +21,7 @@ from nexus.core.errors import ConfigError
 
 _PREFIX: Final = "NEXUS_"
 _KEYS: Final = "bus.signing.keys"
-_SECRET: Final = re.compile(r"llm\.api_key|bus\.signing\.keys\..+")
+_SECRET: Final = re.compile(r"(llm|recall)\.api_key|bus\.signing\.keys\..+")
 # In an address: behind its user, or as an option of a driver.
 _PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]+@|password=[^&]", re.IGNORECASE)
 # A value that only looks like a date is a ValueError, one nested too deep a RecursionError.

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Final
 
 import anyio
-import structlog
 
 from nexus.core.concurrency import computed, ungrouped
 from nexus.core.errors import ModelUnavailableError
@@ -13,8 +12,6 @@ from nexus.core.ports import Embedder, RecallIndex, Row
 from nexus.core.recall import EPISODE, Found, Hit, Place, Postings, Ranked
 from nexus.services.recall.score import FORMULA, Ranking, rank
 from nexus.services.recall.terms import BY_ASSISTANT, dates_named, terms_of
-
-_log = structlog.get_logger(__name__)
 
 # Terms of a question: of one with more, those of its beginning and its end.
 _MOST_TERMS: Final = 64
@@ -66,9 +63,9 @@ class Recall:
     async def _embed(self, embedder: Embedder, question: str, read: "_Read") -> None:
         try:
             read.code = await embedder.code_of_question(question[:_MOST_ASKED])
-        except (ModelUnavailableError, ValueError) as error:
-            # Words find it.
-            _log.warning("embedder_unavailable", reason=str(error))
+        except (ModelUnavailableError, ValueError):
+            # Words find it, and `Found.generation` says that they alone did.
+            pass
 
     async def _exclude(self, owner_key: str, row_ids: Collection[str], read: "_Read") -> None:
         read.without = await self._index.places_of(owner_key, row_ids)

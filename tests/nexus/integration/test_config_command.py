@@ -87,12 +87,21 @@ async def test_secrets_are_masked(desk: Desk) -> None:
         "NEXUS_LLM__API_KEY": SECRET,
         "NEXUS_LLM__BASE_URL": f"http://u:{SECRET}@llm:1/v1",
         "NEXUS_LLM__MODEL": "m",
+        "NEXUS_RECALL__EMBEDDER": "endpoint",
+        "NEXUS_RECALL__API_KEY": SECRET,
+        "NEXUS_RECALL__BASE_URL": f"http://u:{SECRET}@embedder:1/v1",
+        "NEXUS_RECALL__MODEL": "m",
     }
     for words in (("show",), ("show", "--json")):
         done = await desk.run(*words, **secret)
         assert (done.returncode, done.stderr) == (0, "")
         assert SECRET not in done.stdout
-        for part in ("redis://***@127.0.0.1:6379/0?password=***", "k1", "http://***@llm:1/v1"):
+        for part in (
+            "redis://***@127.0.0.1:6379/0?password=***",
+            "k1",
+            "http://***@llm:1/v1",
+            "http://***@embedder:1/v1",
+        ):
             assert part in done.stdout
 
 

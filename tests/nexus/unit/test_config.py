@@ -15,7 +15,7 @@ from nexus.core.errors import ConfigError
 EXAMPLE = Path(__file__).parents[3] / "config.example.yml"
 SECRET = "hunter2-canary"
 MS = "a whole number of milliseconds from 200 to 60000 is needed"
-SECTIONS = "bus, context, database, layouts, llm, memory, retention, system, tools, user_defaults"
+SECTIONS = "bus, context, database, layouts, llm, memory, recall, retention, system, tools, user_defaults"
 
 
 def written(folder: Path, text: str) -> Path:
@@ -486,6 +486,26 @@ class TestModels:
         assert "Names no host and port" in said or "An address that begins with http:// or https:// is needed" in said
         assert SECRET not in said
 
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("embedder: endpoint, model: m", "recall.embedder: endpoint needs recall.base_url"),
+            ("embedder: endpoint, base_url: 'http://h'", "recall.embedder: endpoint needs recall.model"),
+            ("model: m", "recall.model: is for an endpoint; set recall.embedder to endpoint, or leave this out"),
+            ("embedder: packaged, base_url: 'http://hunter2-canary'", "recall.base_url: is for an endpoint; set"),
+        ],
+    )
+    def test_half_an_embedder(self, tmp_path: Path, text: str, said: str) -> None:
+        """An endpoint needs all, and what has no effect is not taken in silence."""
+        found = fault(tmp_path, f"recall: {{{text}}}")
+        assert found.startswith(f"{tmp_path / 'nexus.yml'}: {said}")
+        assert SECRET not in found
+
+    def test_an_embedder_that_is_off(self, tmp_path: Path) -> None:
+        """YAML reads `off` as false."""
+        (tmp_path / "nexus.yml").write_text("recall: {embedder: off}", encoding="utf-8")
+        assert load_settings(tmp_path / "nexus.yml", {}).recall.embedder == "off"
+
 
 class TestSecrets:
     """Addresses with passwords show nowhere."""
@@ -499,6 +519,8 @@ class TestSecrets:
             "NEXUS_BUS__SIGNING__KEYS": key,
         }
         named |= {"NEXUS_LLM__BASE_URL": f"http://u:{SECRET}@h", "NEXUS_LLM__API_KEY": SECRET, "NEXUS_LLM__MODEL": "m"}
+        named |= {"NEXUS_RECALL__BASE_URL": f"http://u:{SECRET}@h", "NEXUS_RECALL__API_KEY": SECRET}
+        named |= {"NEXUS_RECALL__MODEL": "m", "NEXUS_RECALL__EMBEDDER": "endpoint"}
         settings = load_settings(None, named)
         stored = with_stored(settings, {"memory": {"truncate_chars": 50}}, {})
         assert stored.bus == settings.bus
