@@ -23,6 +23,7 @@ from nexus.core.ports.store import (
 from nexus.core.working_memory import Tail
 from nexus.services.memory.search import place_of, tool_of
 from tests.nexus.support.fake_memory import FakeMemoryStore
+from tests.nexus.support.fake_recall import FakeRecall
 from tests.nexus.support.fake_retention import FakeRetention
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.stored import stored
@@ -56,6 +57,7 @@ class FakeStore:
         self.turns = FakeTurns(self._ask)
         self.memory = FakeMemoryStore(self._ask)
         self.retention = FakeRetention(self, self._ask)
+        self.recall = FakeRecall(self, self._ask)
 
     def plant(self, collection: str, documents: Sequence[Row]) -> None:
         """Store any documents, as another program would."""
@@ -91,6 +93,7 @@ class FakeStore:
         if any(known.get("id") == row["id"] for known in self._of(row["owner_key"])):
             return False
         self.plant("messages", [{**kept, "_id": bson.ObjectId(row["_id"])} if "_id" in row else kept])
+        self.recall.inserted(self.messages[-1]["_id"])
         return True
 
     async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
@@ -303,6 +306,10 @@ class FakeStore:
     def _state_of(self, owner_key: str, session_id: str) -> Row | None:
         own = [row for row in self.session_states if row.get("owner_key") == owner_key]
         return next((row for row in own if row.get("session_id") == session_id), None)
+
+    def bounded(self, row: Row) -> Row:
+        """A row as reads give it, of bounded size."""
+        return _excerpt(row, None)
 
     def _ask(self, operation: str) -> None:
         self.calls.append(operation)
