@@ -1,6 +1,7 @@
 """Finds messages of an owner by words and, where there is an embedder, by meaning (contract §14)."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -61,11 +62,9 @@ class Recall:
         return Found(hits, ranking.considered, FORMULA, by_meaning)
 
     async def _embed(self, embedder: Embedder, question: str, read: "_Read") -> None:
-        try:
+        # Without it words find, and `Found.generation` says that they alone did.
+        with suppress(ModelUnavailableError, ValueError):
             read.code = await embedder.code_of_question(question[:_MOST_ASKED])
-        except (ModelUnavailableError, ValueError):
-            # Words find it, and `Found.generation` says that they alone did.
-            pass
 
     async def _exclude(self, owner_key: str, row_ids: Collection[str], read: "_Read") -> None:
         read.without = await self._index.places_of(owner_key, row_ids)
