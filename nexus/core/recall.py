@@ -6,7 +6,7 @@ place is a number within its owner; messages of one episode have places beside e
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NewType
+from typing import Final, Literal, NewType, get_args
 
 from nexus.core.models import Row
 
@@ -15,6 +15,10 @@ EPISODE: Final = 32
 # What is to be done on a message: to index its words, and then its meaning by an embedder.
 WORDS: Final = "words"
 MEANING: Final = "meaning"
+
+# What is searched: one session, or all of the owner's.
+Scope = Literal["session", "owner"]
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 # The number of an episode within its owner times EPISODE, and the place within the episode.
 Place = NewType("Place", int)

@@ -16,7 +16,7 @@ from nexus.core.concurrency import Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import to_milliseconds, utc_now
-from nexus.core.ports import MemoryStore, MessageStore, Row, TurnSource
+from nexus.core.ports import MemoryStore, MessageStore, RecallSource, Row, TurnSource
 from nexus.core.working_memory import (
     Compaction,
     CompactionJob,
@@ -71,7 +71,7 @@ class Outcome:
 class WorkingMemory:
     """Reads and changes working memories; compacts in the background while `running()`.
 
-    `limits` may be replaced at any time.
+    `recall` is None where other sessions are not to be searched; `limits` may be replaced at any time.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class WorkingMemory:
         compact: Compact,
         turns: TurnSource | None = None,
         *,
+        recall: RecallSource | None = None,
         limits: MemoryLimits | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -88,6 +89,7 @@ class WorkingMemory:
         self._messages = messages
         self._compact_session = compact
         self._turns = turns
+        self._recall = recall
         self._metrics = metrics or NoMetrics()
         self._background: BackgroundCompactions | None = None
         self.limits = limits or MemoryLimits()
@@ -137,8 +139,8 @@ class WorkingMemory:
                 return f"{detail.name} is kept as version {detail.version}, {detail.bytes} bytes."
             case ReadDetail():
                 return _part_of(await self._find_detail(call.name, caller), call)
-            case SearchMemory(query):
-                return await search(self._store, self._messages, caller, query)
+            case SearchMemory():
+                return await search(self._store, self._messages, self._recall, caller, call)
             case CompactHistory():
                 return await self._compact(call, caller)
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from nexus.core.ports.memory import LONGEST_QUERY
+from nexus.core.recall import SCOPES, Scope
 from nexus.core.working_memory import STRATEGIES, TARGETS, Strategy, Target
 
 COMPACT_HISTORY: Final = "compact_history"
@@ -33,6 +34,8 @@ READING_TOOLS: Final = frozenset({READ_MEMORY_DETAIL, SEARCH_MEMORY})
 MEMORY_TOOLS: Final = READING_TOOLS | {COMPACT_HISTORY, UPDATE_WORKING_MEMORY, WRITE_MEMORY_DETAIL}
 
 _NAME_CHARS: Final = 64
+# Messages that a search finds at most.
+MOST_FOUND, DEFAULT_FOUND = 50, 10
 # Of one part of a detail: a small window has room for several.
 DEFAULT_CHARACTERS: Final = 8_000
 
@@ -46,8 +49,9 @@ class MemoryLimits:
     keep_revisions: int = 100
 
 
-def _one_of(words: tuple[str, ...], description: str) -> dict[str, Any]:
-    return {"type": "string", "enum": [*words], "description": description}
+def _one_of(words: tuple[str, ...], description: str, default: str | None = None) -> dict[str, Any]:
+    given = {} if default is None else {"default": default}
+    return {"type": "string", "enum": [*words], **given, "description": description}
 
 
 def _text_of(description: str, most_chars: int | None = None) -> dict[str, Any]:
@@ -111,10 +115,19 @@ _TOOLS: Final[Mapping[str, _Tool]] = {
         required=("name",),
     ),
     SEARCH_MEMORY: _Tool(
-        "Find a phrase in everything that is remembered of this session: the overview and its earlier revisions, "
-        "details, archives, and all messages, also those that only a summary stands for. The phrase is looked for "
-        "as it is written, whatever the case: a name, a number or a rare word finds more than a sentence.",
-        {"query": _text_of("The phrase.", LONGEST_QUERY)},
+        "Find what was said or noted before: in this session the overview and its earlier revisions, details, "
+        "archives, and all messages, also those that only a summary stands for; with scope owner, messages of all "
+        "other sessions of the same person, too. Places that have the query as it is written, whatever the case, come "
+        "first, then messages that have its words or are near it. A name, a number or a rare word finds the most.",
+        {
+            "query": _text_of("A phrase, some words, or a question.", LONGEST_QUERY),
+            "scope": _one_of(
+                SCOPES,
+                "session: this session alone. owner: all sessions of the same person; for what was said another time.",
+                default="session",
+            ),
+            "limit": _number_of("How many messages to show, at most.", least=1, most=MOST_FOUND, default=DEFAULT_FOUND),
+        },
         required=("query",),
     ),
     UPDATE_WORKING_MEMORY: _Tool(
@@ -196,7 +209,7 @@ _ALLOWED: Final = (
     "and '_'; no path"
 )
 
-_Word = TypeVar("_Word", Target, Strategy)
+_Word = TypeVar("_Word", Target, Strategy, Scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +248,11 @@ class ReadDetail:
 
 @dataclass(frozen=True, slots=True)
 class SearchMemory:
-    """Find the phrase in everything that is remembered of the session."""
+    """Find the query in what is remembered of the session or the owner, and up to `limit` messages near it."""
 
     query: str
+    scope: Scope = "session"
+    limit: int = DEFAULT_FOUND
 
 
 MemoryCall = CompactHistory | UpdateOverview | WriteDetail | ReadDetail | SearchMemory
@@ -272,10 +287,17 @@ def read_call(name: str, given: Any, limits: MemoryLimits | None = None) -> Memo
         if is_reserved(detail):
             raise ValueError(f"name: {detail!r} is one that archives have, which nobody writes to; take another name")
         return WriteDetail(detail, _content(arguments, limits.detail_max_bytes, "make several details of it"))
+    return read_search(arguments)
+
+
+def read_search(arguments: Mapping[str, Any], *, default: Scope = "session", most: int = LONGEST_QUERY) -> SearchMemory:
+    """The search with these arguments, of a query of up to `most` characters. Faults are a ValueError."""
     query = _text(arguments, "query").strip()
-    if len(query) > LONGEST_QUERY:
-        raise ValueError(f"query: {len(query)} characters, at most {LONGEST_QUERY} are allowed; a rare word is enough")
-    return SearchMemory(query)
+    if len(query) > most:
+        raise ValueError(f"query: {len(query)} characters, at most {most} are allowed; a rare word is enough")
+    parameters = _TOOLS[SEARCH_MEMORY].parameters
+    scope = _word({"scope": default, **arguments}, "scope", SCOPES)
+    return SearchMemory(query, scope, _whole_number(arguments, "limit", parameters))
 
 
 def _arguments(given: Any) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.ports import Row
+from nexus.core.ports import RecallSource, Row
 from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
@@ -75,9 +75,12 @@ class RacedMemory(FakeMemoryStore):
             raise StoreUnavailableError("the reply was lost")
 
 
-def memory_on(store: FakeStore, compacting: Compacting | None = None, **limits: int) -> WorkingMemory:
+def memory_on(
+    store: FakeStore, compacting: Compacting | None = None, recall: RecallSource | None = None, **limits: int
+) -> WorkingMemory:
     """A working memory on that store."""
-    return WorkingMemory(store.memory, store, (compacting or Compacting()).compact, limits=MemoryLimits(**limits))
+    compact = (compacting or Compacting()).compact
+    return WorkingMemory(store.memory, store, compact, recall=recall, limits=MemoryLimits(**limits))
 
 
 def raced() -> tuple[FakeStore, RacedMemory]:
@@ -107,9 +110,9 @@ async def read(memory: WorkingMemory, name: str, **args: Any) -> Outcome:
     return await memory.run("read_memory_detail", {"name": name, **args}, CALLER)
 
 
-async def find(memory: WorkingMemory, query: str) -> str:
+async def find(memory: WorkingMemory, query: str, **args: Any) -> str:
     """What is found."""
-    outcome = await memory.run("search_memory", {"query": query}, CALLER)
+    outcome = await memory.run("search_memory", {"query": query, **args}, CALLER)
     assert outcome.done
     return outcome.text
 

@@ -1,11 +1,14 @@
-"""A phrase is found wherever it is remembered, and what is found says where (contract §7)."""
+"""A phrase is found wherever it is remembered, and messages near it, and what is found says where (contract §7)."""
 
 import json
 from typing import Any
 
 import pytest
 
+from nexus.core.ports import Row
+from nexus.core.recall import Found
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.recall_source import WordCounts
 from tests.nexus.unit.services.memory.calling import CALLED, COMPACTION, archive, find, memory_on, row, update, write
 
 
@@ -112,3 +115,134 @@ async def test_nothing_passes_for_a_place() -> None:
     assert [line for line in lines[2:] if line and not line.startswith("> ")] == [
         "Message of the user, 2026-03-01 12:01 UTC"
     ]
+
+
+def remembering(*rows: Row) -> tuple[FakeStore, WordCounts]:
+    """A store with these messages, and a long-term memory of them."""
+    store = FakeStore()
+    store.plant("messages", [*rows])
+    return store, WordCounts(store.messages)
+
+
+def of_session(session_id: str, found: Row) -> Row:
+    """The row in another session."""
+    return {**found, "session_id": session_id}
+
+
+class TestLongTermMemory:
+    """What has the words of the query in other words and orders comes behind what has it as it is written."""
+
+    async def test_this_session(self) -> None:
+        """Behind the places of the phrase, and each message once; nothing of other sessions."""
+        store, recall = remembering(
+            row(1, "What is the dog called?"),
+            row(2, "The dog is called Biscuit.", role="AI"),
+            row(3, "Biscuit, nice for a dog"),
+            of_session("t", row(4, "the dog Biscuit")),
+        )
+        text = await find(memory_on(store, recall=recall), "dog is called")
+        assert text.split("\n\n") == [
+            "'dog is called' was found in 1 place.",
+            "Message of the assistant, 2026-03-01 12:02 UTC\n> The dog is called Biscuit.",
+            "Besides, near it in words or meaning, best first: 2 messages of this session.",
+            (
+                "Message of the user, 2026-03-01 12:01 UTC\n> What is the dog called?\n"
+                "After it, the assistant:\n> The dog is called Biscuit."
+            ),
+            "Message of the user, 2026-03-01 12:03 UTC\n> Biscuit, nice for a dog",
+        ]
+
+    async def test_all_sessions(self) -> None:
+        """Date, session and speaker of each; what stands beside it, cut; the documents of this session first."""
+        store, recall = remembering(
+            of_session("a\nb", row(1, "What does the dog eat?\nAnd when?")),
+            of_session("a\nb", row(2, "Biscuit eats\ngrain-free food.", role="AI")),
+            of_session("a\nb", row(3, "字" * 500)),
+            row(4, "biscuit", owner="bob"),
+        )
+        memory = memory_on(store, recall=recall)
+        await update(memory, "Biscuit is a dog", 1)
+        text = await find(memory, "biscuit", scope="owner")
+        assert text.split("\n\n") == [
+            "'biscuit' was found in 1 place.",
+            "Overview, revision 1\n> Biscuit is a dog",
+            "Besides, near it in words or meaning, best first: 1 message of all sessions.",
+            (
+                "Message of the assistant, session a b, 2026-03-01 12:02 UTC\n> Biscuit eats\n> grain-free food.\n"
+                "Before it, the user:\n> What does the dog eat? And when?\n"
+                f"After it, the user:\n> {'字' * 120}..."
+            ),
+        ]
+
+    async def test_the_phrase_in_this_session_gives_way(self) -> None:
+        """With all sessions the best come, and what has the phrase here only as far as there is room."""
+        store, recall = remembering(
+            *(row(number, f"pork chops, {number}") for number in range(3)),
+            *(of_session("t", row(number, f"pork chops, {number}")) for number in range(3, 6)),
+        )
+        memory = memory_on(store, recall=WordCounts(recall.rows[3:]))
+        for limit, found in ((3, [3, 4, 5]), (5, [1, 2, 3, 4, 5])):
+            text = await find(memory, "pork chops", scope="owner", limit=limit)
+            assert [number for number in range(6) if f"> pork chops, {number}" in text] == found
+
+    @pytest.mark.parametrize("scope", ["session", "owner"])
+    async def test_what_is_no_find(self, scope: str) -> None:
+        """The run's own messages, what was looked for and found before, and what is internal to a sub-agent."""
+        asked = {"id": "c", "type": "function", "function": {"name": "search_memory", "arguments": '{"query":"dog x"}'}}
+        store, recall = remembering(
+            row(1, "is there a dog? an x?", run="run_9"),
+            row(2, [{"type": "text", "text": ""}], role="AI", tool_calls=[asked]),
+            row(3, "dog and x were found", role="TOOL", tool_name="search_memory"),
+            row(4, "an x and a dog", sub_agent_internal=True),
+        )
+        where = "this session" if scope == "session" else "any session"
+        assert await find(memory_on(store, recall=recall), "dog x", scope=scope) == (
+            f"Nothing that is remembered of {where} has 'dog x' in it. A shorter or rarer word may be found."
+        )
+
+    async def test_how_many(self) -> None:
+        """At most `limit` messages, with and without the phrase together; searches before take nobody's place."""
+        found_before = [row(100 + n, "a dog named x", role="TOOL", tool_name="search_memory") for n in range(20)]
+        store, recall = remembering(*(row(n, f"dog x {n}" if n < 2 else f"x dog {n}") for n in range(9)), *found_before)
+        text = await find(memory_on(store, recall=recall), "dog x", limit=4)
+        assert text.count("Message of the user") == 4
+        assert text.count("> dog x") == 2
+
+    @pytest.mark.parametrize("text", ["字" * 40_000 + " 字典 " + "字" * 20_000, "a\x85b\u2028字典\rc"])
+    async def test_long_and_odd_texts(self, text: str) -> None:
+        """A find is short, shows the words, and every line of it is quoted."""
+        store, recall = remembering(*(of_session("t", row(number, text)) for number in range(50)))
+        found = await find(memory_on(store, recall=recall), "字典 嗎", scope="owner", limit=50)
+        assert len(found) < 60_000
+        assert found.count("字典") == 51
+        heads = [line for line in found.splitlines()[1:] if line and not line.startswith("> ")]
+        assert {line.partition(",")[0] for line in heads} == {"Message of the user"}
+
+    async def test_it_is_away(self) -> None:
+        """What has the phrase is found, and it is said what was not searched."""
+        store, recall = remembering(row(1, "To Porto"))
+        recall.away = True
+        for source, scope, fault in (
+            (None, "owner", "Other sessions cannot be searched now: what was found is of this session alone."),
+            (recall, "owner", "Other sessions cannot be searched now: what was found is of this session alone."),
+            (recall, "session", "Messages that are near it in words or meaning cannot be searched now."),
+        ):
+            text = await find(memory_on(store, recall=source), "porto", scope=scope)
+            assert text.split("\n\n") == [
+                "'porto' was found in 1 place.",
+                "Message of the user, 2026-03-01 12:01 UTC\n> To Porto",
+                fault,
+            ]
+        assert fault in await find(memory_on(store, recall=recall), "Faro")
+
+    async def test_an_owner_finds_nothing_of_another(self) -> None:
+        """Not even where the index gives it."""
+        store, recall = remembering(row(1, "porto", owner="ada|s"), row(2, "porto", owner="ad"))
+
+        class Leaking(WordCounts):
+            async def search(self, owner_key: str, question: str, **about: Any) -> Found:
+                return await super().search("ad" if owner_key == "ada" else owner_key, question, **about)
+
+        leaking = Leaking(recall.rows)
+        assert (await find(memory_on(store, recall=leaking), "porto", scope="owner")).startswith("Nothing")
+        assert leaking.asked

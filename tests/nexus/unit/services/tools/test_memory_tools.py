@@ -30,7 +30,9 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-KEYS = st.sampled_from(["target", "strategy", "keep_recent", "content", "base_revision", "name", "query", "x"])
+KEYS = st.sampled_from(
+    ["target", "strategy", "keep_recent", "content", "base_revision", "name", "query", "scope", "limit", "x"]
+)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,9 @@ KEYS = st.sampled_from(["target", "strategy", "keep_recent", "content", "base_re
         ("write_memory_detail", {"name": "a b", "content": "字\n"}, WriteDetail("a b", "字\n")),
         ("read_memory_detail", {"name": "compaction-0001"}, ReadDetail("compaction-0001", 0)),
         ("read_memory_detail", {"name": "a", "characters": 65_536}, ReadDetail("a", 0, 65_536)),
-        ("search_memory", {"query": "  Porto "}, SearchMemory("Porto")),
+        ("search_memory", {"query": "  Porto "}, SearchMemory("Porto", "session", 10)),
+        ("search_memory", {"query": "波", "scope": "owner", "limit": 50.0}, SearchMemory("波", "owner", 50)),
+        ("search_memory", {"query": "a", "scope": None, "limit": None}, SearchMemory("a", "session", 10)),
     ],
 )
 def test_good_calls(name: str, args: dict[str, Any], call: object) -> None:
@@ -79,6 +83,12 @@ WHOLE = "not allowed; a whole number from"
         (READING, {"name": "a", "characters": 999}, f"characters: 999 is {WHOLE} 1000 to 65536 is"),
         (SEARCHING, {"query": "   "}, "query: is empty; a text with something in it is needed"),
         (SEARCHING, {"query": "x" * 251}, "query: 251 characters, at most 250 are allowed; a rare word is enough"),
+        (SEARCHING, {"query": "a", "scope": "all"}, "scope: 'all' is unknown; allowed: session, owner"),
+        (SEARCHING, {"query": "a", "scope": ["owner"]}, "scope: a JSON array is unknown; allowed: session, owner"),
+        (SEARCHING, {"query": "a", "limit": 0}, f"limit: 0 is {WHOLE} 1 to 50 is"),
+        (SEARCHING, {"query": "a", "limit": 51}, f"limit: 51 is {WHOLE} 1 to 50 is"),
+        (SEARCHING, {"query": "a", "limit": "10"}, f"limit: '10' is {WHOLE} 1 to 50 is"),
+        (SEARCHING, {"query": "a", "session_id": "s"}, "args: 'session_id' is unknown; allowed: query, scope, limit"),
         (SEARCHING, "[1]", "args: a JSON object is needed, not a JSON array"),
         (SEARCHING, '{"query": NaN}', "args: not JSON: NaN is no number; a JSON object is needed"),
         (SEARCHING, "[" * 100_000, "args: nested too deep; a JSON object is needed"),

@@ -1,0 +1,57 @@
+"""A long-term memory that counts words, for those who look for something in it."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from nexus.core.errors import StoreUnavailableError
+from nexus.core.ports import Row
+from nexus.core.recall import Found, Hit, Score
+
+
+@dataclass
+class WordCounts:
+    """Finds rows by how many of the question's words they have in them; of as many, the later ones first.
+
+    Attributes:
+        rows: of all owners, in order.
+        away: it cannot be read.
+        fault: an unexpected error.
+        asked: the questions.
+    """
+
+    rows: Sequence[Row] = ()
+    away: bool = False
+    fault: Exception | None = None
+    asked: list[str] = field(default_factory=list)
+
+    async def search(
+        self,
+        owner_key: str,
+        question: str,
+        *,
+        session_id: str | None = None,
+        limit: int,
+        without: Collection[str] = (),
+        beside: int = 1,
+    ) -> Found:
+        """The best `limit` rows."""
+        self.asked.append(question)
+        if self.away:
+            raise StoreUnavailableError("the index is away")
+        if self.fault:
+            raise self.fault
+        owned = [row for row in self.rows if row["owner_key"] == owner_key]
+        rows = [row for row in owned if session_id in {None, row["session_id"]}]
+        scored = {at: _score(row, question) for at, row in enumerate(rows) if row["_id"] not in without}
+        best = sorted((at for at in scored if scored[at]), key=lambda at: (-len(scored[at]), -at))[:limit]
+        hits = [Hit(rows[at], Score(scored[at]), self._around(rows, at, beside)) for at in best]
+        return Found(hits, len(scored), formula=1)
+
+    @staticmethod
+    def _around(rows: Sequence[Row], at: int, beside: int) -> list[Row]:
+        around = rows[max(at - beside, 0) : at + beside + 1]
+        return [row for row in around if row["session_id"] == rows[at]["session_id"]]
+
+
+def _score(row: Row, question: str) -> dict[str, float]:
+    return {word: 1.0 for word in question.lower().split() if word in str(row["content"]).lower()}
