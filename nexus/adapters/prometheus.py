@@ -64,6 +64,10 @@ _RESULTS: Final[Mapping[str, tuple[str, Mapping[Event, str]]]] = {
         "Calls of memory tools by what became of them.",
         {Event.CALL_DONE: "done", Event.CALL_REFUSED: "refused", Event.CALL_FAILED: "failed"},
     ),
+    "nexus_recall": (
+        "Messages by what became of them in the index, and how often its work was delayed.",
+        {Event.RECALL_INDEXED: "indexed", Event.RECALL_FAILED: "failed", Event.RECALL_DELAYED: "delayed"},
+    ),
     "nexus_removed": (
         "What retention removed, by collection.",
         {

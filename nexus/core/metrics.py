@@ -45,6 +45,9 @@ class Event(StrEnum):
     REFINING_DELAYED = "refining_delayed"  # as SUMMARY_DELAYED, for compacted messages
     REFINING_REFUSED = "refining_refused"  # as SUMMARY_REFUSED, for compacted messages
     REFINING_GIVEN_UP = "refining_given_up"  # as SUMMARY_GIVEN_UP, for compacted messages
+    RECALL_INDEXED = "recall_indexed"  # the words of a message were indexed, or it has none
+    RECALL_FAILED = "recall_failed"  # a message is not indexed, or not by meaning, for what it is
+    RECALL_DELAYED = "recall_delayed"  # the store, or the embedder, could not be asked
     ROW_REMOVED = "row_removed"  # by retention, as the next four
     TURN_REMOVED = "turn_removed"
     REVISION_REMOVED = "revision_removed"  # also beyond `memory.keep_revisions`

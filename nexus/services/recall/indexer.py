@@ -1,0 +1,209 @@
+"""Has recorded messages indexed in the background: first their words, and then their meaning (contract §14).
+
+- Due work stands in the rows themselves, and is claimed there in batches by any replica. A claim runs out: what a dead
+  replica leaves undone is done again by another one, with the same effect.
+- A row whose work raises an error is failed with the reason, and keeps no other of its batch from being indexed.
+- Terms are made in a thread, of few messages at a time, so that builds have to wait for little.
+- Where an embedder cannot be asked, its work waits, and words find meanwhile. Messages that have no vector of the
+  embedder in use are embedded again.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Final, Self, TypeVar
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from nexus.core.concurrency import Pauses, report_fault, supervised
+from nexus.core.errors import ModelUnavailableError, NexusError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, NoMetrics
+from nexus.core.models import Row, to_milliseconds, utc_now
+from nexus.core.ports import Embedder, RecallIndex
+from nexus.core.recall import MEANING, WORDS, Entry
+from nexus.services.due_work import WorkSignal
+from nexus.services.recall.texts import findable, text_of
+
+_log = structlog.get_logger(__name__)
+_Result = TypeVar("_Result")
+
+_TASK: Final = "recall"
+_POLL_S: Final = 1.0
+# Messages of a conversation come in groups, and many at once cost far less than one by one.
+_GATHER_S: Final = 0.05
+_MOST_ROWS: Final = 500
+_MOST_EMBEDDED: Final = 64
+_ROWS_IN_THREAD: Final = 20
+_IN_THREAD: Final = anyio.CapacityLimiter(1)
+# Characters of a message that an embedder is asked about.
+_MOST_ASKED: Final = 1_000
+_MOST_MARKED: Final = 2_000
+# How long giving back a claim may hold up the end of a service.
+_GIVE_BACK_S: Final = 0.5
+# The longest pauses while the store, or the embedder, is away.
+_STORE_AWAY_S: Final = 8.0
+_EMBEDDER_AWAY_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerSettings:
+    """Times in seconds.
+
+    Attributes:
+        lease_s: for which a claim holds.
+        outdated_s: between two looks for messages that have no vector of the embedder in use.
+    """
+
+    lease_s: float = 15.0
+    outdated_s: float = 600.0
+
+
+class _RefusedTextError(NexusError):
+    """A text that an embedder will never take."""
+
+
+class Indexer:
+    """Indexes messages while `running()`; without an embedder by words alone."""
+
+    def __init__(
+        self,
+        index: RecallIndex,
+        embedder: Embedder | None = None,
+        *,
+        settings: IndexerSettings | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._index = index
+        self._embedder = embedder
+        self._settings = settings or IndexerSettings()
+        self._metrics = metrics or NoMetrics()
+        self._words, self._meaning = WorkSignal(), WorkSignal()
+        self._look_at = 0.0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Index what is due, until the context ends; a claim that is held then is given back."""
+        async with anyio.create_task_group() as tasks:
+            step = partial(self._step, WORDS, _MOST_ROWS, self._write_words)
+            repeat = partial(self._repeat, self._words, _STORE_AWAY_S, step)
+            tasks.start_soon(supervised, self._metrics, _TASK, repeat)
+            if self._embedder:
+                step = partial(self._embed_or_look, self._embedder)
+                repeat = partial(self._repeat, self._meaning, _EMBEDDER_AWAY_S, step)
+                tasks.start_soon(supervised, self._metrics, _TASK, repeat)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+
+    def wake(self) -> None:
+        """Signal that messages were recorded."""
+        self._words.notify()
+
+    async def _repeat(self, signal: WorkSignal, longest_pause_s: float, step: Callable[[], Awaitable[bool]]) -> None:
+        """Do steps: at once while they say that there is more, else when there may be more."""
+        pauses = Pauses(_POLL_S, longest_pause_s)
+        while True:
+            try:
+                is_more = await step()
+            except (StoreUnavailableError, ModelUnavailableError) as error:
+                _log.warning("recall_delayed", reason=str(error))
+                self._metrics.count(Event.RECALL_DELAYED)
+                await pauses.wait()
+                continue
+            pauses.end()
+            if not is_more:
+                await signal.wait(_POLL_S)
+                await anyio.sleep(_GATHER_S)
+
+    async def _step(self, work: str, most: int, do: Callable[[Sequence[Row]], Awaitable[None]]) -> bool:
+        """Claim a batch and do its work; whether there may be more."""
+        now = to_milliseconds(utc_now())
+        lease = timedelta(seconds=self._settings.lease_s)
+        rows = await self._index.claim(work, now, now + lease, limit=most)
+        try:
+            if rows:
+                await self._do(rows, do)
+        except (ModelUnavailableError, anyio.get_cancelled_exc_class()):
+            # A store that is away does not take them back: the claim runs out.
+            with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(StoreUnavailableError, StoreRejectedError):
+                await self._index.put_off(rows, utc_now())
+            raise
+        return len(rows) == most
+
+    async def _do(self, rows: Sequence[Row], do: Callable[[Sequence[Row]], Awaitable[None]]) -> None:
+        """Do the work; where it raises, for each row by itself, and fail those on which it does so again."""
+        try:
+            await do(rows)
+        except (StoreUnavailableError, ModelUnavailableError):
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever one message holds, the others are indexed
+            if len(rows) > 1:
+                for row in rows:
+                    await self._do([row], do)
+                return
+            (row,) = rows
+            reason = str(error) if isinstance(error, NexusError) else type(error).__name__
+            _log.error("recall_failed", message_id=row.get("id"), reason=reason)
+            if not isinstance(error, NexusError):
+                report_fault(self._metrics, _TASK, error)
+            self._metrics.count(Event.RECALL_FAILED)
+            await self._index.fail(row, reason)
+
+    async def _write_words(self, rows: Sequence[Row]) -> None:
+        found = await _in_thread(findable, rows)
+        kept = [(row, each) for row, each in zip(rows, found, strict=True) if each]
+        places = await self._index.give_places([row for row, _ in kept])
+        # A row that was removed meanwhile has no place.
+        entries = [
+            Entry(row["owner_key"], places[row["_id"]], each.terms, each.flags)
+            for row, each in kept
+            if row["_id"] in places
+        ]
+        await self._index.write(entries)
+        await self._index.finish([row for row, _ in kept], next_work=MEANING if self._embedder else None)
+        await self._index.finish([row for row, each in zip(rows, found, strict=True) if not each])
+        self._metrics.count(Event.RECALL_INDEXED, len(rows))
+        self._meaning.notify()
+
+    async def _embed_or_look(self, embedder: Embedder) -> bool:
+        """Embed a batch; where nothing is due, look from time to time for messages that are to be embedded again."""
+        if await self._step(MEANING, _MOST_EMBEDDED, partial(self._write_meaning, embedder)):
+            return True
+        if anyio.current_time() < self._look_at:
+            return False
+        if await self._index.mark_outdated(embedder.generation, limit=_MOST_MARKED):
+            return True
+        self._look_at = anyio.current_time() + self._settings.outdated_s
+        return False
+
+    async def _write_meaning(self, embedder: Embedder, rows: Sequence[Row]) -> None:
+        texts = [text[:_MOST_ASKED] for text in await _in_thread(text_of, rows)]
+        try:
+            codes = iter(await embedder.codes_of_texts([text for text in texts if text]))
+        except ValueError as error:
+            raise _RefusedTextError(str(error)) from error
+        places = await self._index.give_places([row for row, text in zip(rows, texts, strict=True) if text])
+        entries = []
+        for row, text in zip(rows, texts, strict=True):
+            code = next(codes) if text else b""
+            if row["_id"] in places:
+                entries.append(Entry(row["owner_key"], places[row["_id"]], codes={embedder.generation: code}))
+        await self._index.write(entries)
+        await self._index.finish(rows, generation=embedder.generation)
+
+
+async def _in_thread(read: Callable[[Row], _Result], rows: Sequence[Row]) -> list[_Result]:
+    """What `read` returns of each row, made in small pieces: for a thread that goes on, the event loop has to wait."""
+    found: list[_Result] = []
+    for first in range(0, len(rows), _ROWS_IN_THREAD):
+        found += await to_thread.run_sync(_read_all, read, rows[first : first + _ROWS_IN_THREAD], limiter=_IN_THREAD)
+    return found
+
+
+def _read_all(read: Callable[[Row], _Result], rows: Sequence[Row]) -> list[_Result]:
+    return [read(row) for row in rows]

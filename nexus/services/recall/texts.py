@@ -1,0 +1,74 @@
+"""What the index keeps of a row: the text by which it is found, its terms, and what else is true of it. Pure.
+
+- Of a large result of a tool the first lines are kept, of a call its annotation, of all else the whole text.
+- Rows that no context shows, those internal to a sub-agent, calls and results of memory tools, and what was itself
+  recalled have no text: they are never found.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from nexus.core.models import Row, is_internal
+from nexus.core.recall import Occurrence
+from nexus.services.history.messages import HistoryMessage, messages_of
+from nexus.services.history.tool_calls import annotate
+from nexus.services.recall.terms import flags_of, occurrences
+from nexus.services.tools.memory_tools import MEMORY_TOOLS
+
+# Bytes of a result of a tool.
+_MOST_OF_RESULT: Final = 2_048
+# A block of recalled messages; the texts of a list of parts stand on lines of their own.
+_RECALLED: Final = re.compile(r"^\s*\[RECALL count=.*?(?:^\s*\[/RECALL\]|\Z)", re.MULTILINE | re.DOTALL)
+
+
+class Findable(NamedTuple):
+    """By what a row is found."""
+
+    terms: Mapping[str, Occurrence]
+    flags: list[str]
+
+
+def findable(row: Row) -> Findable | None:
+    """By what a row is found; None for one that never is."""
+    messages = [message for message in messages_of([row]) if _said_in(message)]
+    if not messages:
+        return None
+    by_assistant = all(message.role == "assistant" for message in messages)
+    return Findable(occurrences(_joined(row, messages)), flags_of(messages[0].moment, by_assistant=by_assistant))
+
+
+def text_of(row: Row) -> str:
+    """The text by which a row is found, behind the name of who said it; `""` for one that never is."""
+    return _joined(row, messages_of([row]))
+
+
+def _joined(row: Row, messages: Sequence[HistoryMessage]) -> str:
+    said = "\n".join(filter(None, map(_said_in, messages)))
+    metadata = row.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    # A result has the name of its tool there.
+    is_named = isinstance(name, str) and name.strip() and messages and messages[0].role != "tool"
+    return f"{str(name).strip()}: {said}" if said and is_named else said
+
+
+def _said_in(message: HistoryMessage) -> str:
+    """The text of a message; `""` for one that is never found."""
+    if message.role is None or is_internal(message.metadata) or message.tool_name in MEMORY_TOOLS:
+        return ""
+    text = _RECALLED.sub("", message.text)
+    if message.role == "tool":
+        return _first_lines(text).strip()
+    calls = annotate([call for call in message.calls if call.name not in MEMORY_TOOLS], str)
+    return "\n".join(filter(None, (text.strip(), calls)))
+
+
+def _first_lines(text: str) -> str:
+    """Whole lines of the beginning; of a long line its beginning."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= _MOST_OF_RESULT:
+        return text
+    head = encoded[:_MOST_OF_RESULT].decode("utf-8", "ignore")
+    if encoded[_MOST_OF_RESULT : _MOST_OF_RESULT + 1] == b"\n":
+        return head
+    return head[: head.rfind("\n")] if "\n" in head.strip() else head
