@@ -19,10 +19,10 @@ from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.adapters.redis.urls import parse_redis_url
 from nexus.client import ContextClient
-from nexus.config import BusSettings, DatabaseSettings, LlmSettings
+from nexus.config import BusSettings, DatabaseSettings, LlmSettings, RecallSettings
 from nexus.core.errors import BusUnavailableError, ConfigError
 from nexus.core.models import new_message_id
-from nexus.core.ports import Acquired, Bus, DeadLetters, LanguageModel, Outbox, RequestLedger
+from nexus.core.ports import Acquired, Bus, DeadLetters, Embedder, LanguageModel, Outbox, RequestLedger
 from nexus.core.ports.store import TransferableStore
 from nexus.core.signing import Signing
 
@@ -119,6 +119,24 @@ async def open_model(settings: LlmSettings) -> AsyncIterator[LanguageModel | Non
     base_url, api_key = settings.base_url.get_secret_value(), settings.api_key.get_secret_value()
     async with open_llm(base_url, api_key, settings.model, limits) as model:
         yield model
+
+
+@asynccontextmanager
+async def open_embedder(settings: RecallSettings) -> AsyncIterator[Embedder | None]:
+    """What gives messages a meaning, loaded, or reached when it is first asked; None where none is configured."""
+    if not settings.enabled or settings.embedder == "off":
+        yield None
+    elif settings.embedder == "packaged":
+        from nexus.adapters.embedders.packaged import open_packaged  # noqa: PLC0415  # as below
+
+        yield await open_packaged()
+    else:
+        from nexus.adapters.embedders.endpoint import EmbeddingModel, open_endpoint  # noqa: PLC0415  # takes 0.4 s
+
+        model = EmbeddingModel(settings.model, settings.question_prefix, settings.text_prefix)
+        base_url, api_key = settings.base_url.get_secret_value(), settings.api_key.get_secret_value()
+        async with open_endpoint(base_url, api_key, model, timeout_s=settings.timeout_s) as embedder:
+            yield embedder
 
 
 @asynccontextmanager

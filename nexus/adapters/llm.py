@@ -19,8 +19,8 @@ from openai import AsyncOpenAI, OpenAIError
 
 from nexus.adapters.llm_endpoint import (
     FormatRefusedError,
-    not_a_completion,
-    open_http,
+    not_wanted,
+    open_sdk,
     read_address,
     read_error,
     read_error_text,
@@ -33,7 +33,6 @@ _log = structlog.get_logger(__name__)
 _Format = Literal["json_schema", "json_object", "text"]
 _FORMATS: Final[tuple[_Format, ...]] = ("json_schema", "json_object", "text")
 _MAX_ANSWER_BYTES: Final = 1 << 20
-_CLOSING_S: Final = 1.0
 # Of a count that an endpoint reports.
 _MOST_TOKENS: Final = 1 << 31
 # A rest of the breaker lasts up to this factor longer, so that replicas do not all come back at once.
@@ -58,21 +57,9 @@ async def open_llm(base_url: str, api_key: str, name: str, limits: ModelLimits) 
     An empty key is not sent.
     """
     address = read_address(base_url, api_key)
-    http = open_http(address, at_once=limits.max_concurrency, max_bytes=_MAX_ANSWER_BYTES)
-    client = AsyncOpenAI(
-        base_url=address.url,
-        # The transport sets the header. Without a value the SDK would take one from the environment.
-        api_key="unused",
-        default_query=address.query,
-        max_retries=limits.retries,
-        timeout=None,
-        http_client=http,
-    )
-    try:
+    at_once = limits.max_concurrency
+    async with open_sdk(address, retries=limits.retries, at_once=at_once, max_bytes=_MAX_ANSWER_BYTES) as client:
         yield OpenAiModel(client, name, limits)
-    finally:
-        with anyio.move_on_after(_CLOSING_S, shield=True):
-            await client.close()
 
 
 class Breaker:
@@ -228,7 +215,7 @@ def _text_of(completion: object) -> str:
     choices = getattr(completion, "choices", None)
     message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
     if message is None:
-        raise not_a_completion()
+        raise not_wanted()
     content = getattr(message, "content", None)
     if isinstance(content, list):
         # Some endpoints answer in parts, thoughts among them.

@@ -1,4 +1,4 @@
-"""An endpoint of a language model: its address, the HTTP client below the SDK, and what its errors mean.
+"""An endpoint of a model: its address, the client of the SDK and the HTTP client below it, and what its errors mean.
 
 - The SDK adds headers from environment variables (OPENAI_ORG_ID, OPENAI_PROJECT_ID, OPENAI_CUSTOM_HEADERS) and headers
   that describe the machine. Only those on a list are sent.
@@ -14,6 +14,7 @@ import socket
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from errno import errorcode
 from http import HTTPStatus
@@ -21,8 +22,9 @@ from http.client import responses
 from typing import Final, cast
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
+import anyio
 import httpx2
-from openai import APIConnectionError, APIStatusError, APITimeoutError
+from openai import APIConnectionError, APIStatusError, APITimeoutError, AsyncOpenAI
 
 from nexus.core.errors import ConfigError, ModelUnavailableError, PromptTooLongError
 
@@ -37,6 +39,7 @@ _TOO_LONG: Final = re.compile(
     re.IGNORECASE,
 )
 _FORMAT: Final = re.compile(r"response[_ ]?formats?|json_schema|json_object|structured.outputs?|grammar", re.IGNORECASE)
+_CLOSING_S: Final = 1.0
 _READ_CHARS: Final = 4_096
 _CODES: Final = frozenset(
     {
@@ -57,25 +60,27 @@ class Address:
     """Where an endpoint is and how to log in there.
 
     Attributes:
+        section: of the settings, where it stands.
         url: without user, password and query.
         query: options that every request carries.
         authorization: the header field; `""` for none.
     """
 
+    section: str
     url: str
     query: dict[str, str] = field(repr=False)
     authorization: str = field(repr=False)
 
 
-def read_address(base_url: str, api_key: str) -> Address:
-    """The parts of an address. A key comes before user and password, since there is one header field for both.
+def read_address(base_url: str, api_key: str, section: str = "llm") -> Address:
+    """The parts of an address of these settings. A key comes before user and password, since one header field is both.
 
     Raises:
         ConfigError: the address or the key cannot be used. The text repeats neither.
     """
     key = api_key.strip()
     if not (key.isascii() and key.isprintable()):
-        raise ConfigError("llm.api_key: has characters that no header field of HTTP can hold")
+        raise ConfigError(f"{section}.api_key: has characters that no header field of HTTP can hold")
     try:
         parts = urlsplit(base_url)
         login, _, host = parts.netloc.rpartition("@")
@@ -83,11 +88,30 @@ def read_address(base_url: str, api_key: str) -> Address:
         if not parts.hostname or not httpx2.URL(url).host or parts.port == 0:
             raise ValueError  # noqa: TRY301  # said below, as for those that the parsers refuse
     except (ValueError, httpx2.InvalidURL):
-        raise ConfigError("llm.base_url: names no host and port; http://host:port/v1 is allowed") from None
+        raise ConfigError(f"{section}.base_url: names no host and port; http://host:port/v1 is allowed") from None
     user, _, password = login.partition(":")
     basic = b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if login else ""
     authorization = f"Bearer {key}" if key else f"Basic {basic}" if basic else ""
-    return Address(url, dict(parse_qsl(parts.query, keep_blank_values=True)), authorization)
+    return Address(section, url, dict(parse_qsl(parts.query, keep_blank_values=True)), authorization)
+
+
+@asynccontextmanager
+async def open_sdk(address: Address, *, retries: int, at_once: int, max_bytes: int) -> AsyncIterator[AsyncOpenAI]:
+    """The SDK at an address, over `open_http`."""
+    client = AsyncOpenAI(
+        base_url=address.url,
+        # The transport sets the header. Without a value the SDK would take one from the environment.
+        api_key="unused",
+        default_query=address.query,
+        max_retries=retries,
+        timeout=None,
+        http_client=open_http(address, at_once=at_once, max_bytes=max_bytes),
+    )
+    try:
+        yield client
+    finally:
+        with anyio.move_on_after(_CLOSING_S, shield=True):
+            await client.close()
 
 
 def open_http(address: Address, *, at_once: int, max_bytes: int) -> httpx2.AsyncClient:
@@ -121,7 +145,7 @@ def open_http(address: Address, *, at_once: int, max_bytes: int) -> httpx2.Async
     except (OSError, ValueError, httpx2.InvalidURL) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         named = "SSL_CERT_FILE, SSL_CERT_DIR or a proxy of the environment"
-        raise ConfigError(f"llm.base_url: {named} cannot be used: {reason}") from None
+        raise ConfigError(f"{address.section}.base_url: {named} cannot be used: {reason}") from None
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -148,8 +172,8 @@ class FormatRefusedError(Exception):
     """The endpoint does not know the `response_format` that was asked for."""
 
 
-def read_error(error: Exception, timeout_s: float) -> Exception:
-    """The error of ours that an exception of the SDK, or of the HTTP client below it, means."""
+def read_error(error: Exception, timeout_s: float, wanted: str = "chat completion") -> Exception:
+    """The error of ours that an exception of the SDK, or of the HTTP client below it, means for an answer wanted."""
     if isinstance(error, TimeoutError | APITimeoutError):
         return ModelUnavailableError(f"no answer within {timeout_s:g} s")
     if isinstance(error, APIStatusError):
@@ -158,12 +182,12 @@ def read_error(error: Exception, timeout_s: float) -> Exception:
         if "CERTIFICATE" in str(error.__cause__).upper():
             return ModelUnavailableError("the certificate of the endpoint is not trusted")
         return ModelUnavailableError(f"no connection ({_reason(error)})")
-    return not_a_completion()
+    return not_wanted(wanted)
 
 
-def not_a_completion() -> ModelUnavailableError:
+def not_wanted(wanted: str = "chat completion") -> ModelUnavailableError:
     """The endpoint answered with something else."""
-    return ModelUnavailableError("the answer is no chat completion")
+    return ModelUnavailableError(f"the answer is no {wanted}")
 
 
 def read_error_text(text: str) -> Exception:

@@ -15,6 +15,7 @@ from tests.nexus.support.model_behaviours import Behaviour, good
 from tests.nexus.support.model_exchange import Asked, Exchange
 
 HOST: Final = "127.0.0.1"
+_PATHS: Final = ("/chat/completions", "/embeddings")
 _CHUNK: Final = 1 << 16
 _JSON: Final = TypeAdapter[Any](Any)
 
@@ -57,7 +58,7 @@ class ModelServer:
                 pass
 
     async def _answer(self, asked: Asked, exchange: Exchange) -> None:
-        if asked.method != "POST" or not asked.path.partition("?")[0].endswith("/chat/completions"):
+        if asked.method != "POST" or not asked.path.partition("?")[0].endswith(_PATHS):
             await exchange.answer(404, {"error": {"message": "no such page", "code": None}})
             return
         self.asked.append(asked)

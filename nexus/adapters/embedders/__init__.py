@@ -1,0 +1,1 @@
+"""Embedders of long-term memory (contract §14): vectors of texts, and their signs."""
