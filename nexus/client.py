@@ -152,8 +152,6 @@ class ContextClient:
             NobodyListeningError: a TimeoutError: no service received it in that time.
             TimeoutError: no answer came in time.
         """
-        low, high = _DEADLINE_MS
-        deadline_ms = min(max(int(timeout * 1_000), low), high)
         sent = self._sent.get(run.owner_key, {})
         # What belongs to this run is in its history.
         after = [message_id for message_id, run_id in sent.items() if run_id != run.id]
@@ -162,7 +160,11 @@ class ContextClient:
             owner_key=run.owner_key,
             role=Role.HUMAN,
             content=run.model_dump(mode="json"),
-            metadata={"reply_to": self._reply_to, "deadline_ms": deadline_ms, **({"after": after} if after else {})},
+            metadata={
+                "reply_to": self._reply_to,
+                "deadline_ms": _deadline_ms(timeout),
+                **({"after": after} if after else {}),
+            },
         )
         outcome: Outcome = await self._answer(Topics.CONTEXT_BUILD_REQUEST, message, _content_of_answer, timeout)
         if isinstance(outcome, AnswerError):
@@ -237,14 +239,41 @@ class ContextClient:
             TimeoutError: no result came in time; the call may have been carried out.
         """
         content = {"name": name, "args": arguments, "call_id": call_id}
-        with ungrouped():
-            async with self._bus.subscribe(Topics.TOOLS_RESULTS) as results, anyio.create_task_group() as tasks:
-                tasks.start_soon(self._receive, results)
-                message = _message(run, Role.AI, content)
-                result: Message = await self._answer(Topics.TOOLS_REQUESTS, message, _result_of_call, timeout)
-                tasks.cancel_scope.cancel()
+        message = _message(run, Role.AI, content)
+        result: Message = await self._answer_on(
+            Topics.TOOLS_RESULTS, Topics.TOOLS_REQUESTS, message, _result_of_call, timeout
+        )
         self._remember(result)
         return result
+
+    async def search_memory(
+        self,
+        owner_key: str,
+        query: str,
+        *,
+        session_id: str | None = None,
+        scope: str | None = None,
+        limit: int = 10,
+        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+    ) -> dict[str, Any]:
+        """What long-term memory finds, best first: `hits`, `considered`, `formula`, `generation` (contract §14).
+
+        Looked at is the session, or without one all that the owner has; `scope`, `session` or `owner`, need not be
+        given. Raises as `build`.
+        """
+        content = {"query": query, "scope": scope, "session_id": session_id, "limit": limit}
+        message = Message(
+            run_id=new_run_id(),
+            owner_key=owner_key,
+            role=Role.HUMAN,
+            content={name: value for name, value in content.items() if value is not None},
+            metadata={"reply_to": self._reply_to, "deadline_ms": _deadline_ms(timeout)},
+        )
+        topic = f"{Topics.MEMORY_SEARCH_RESULT}.{self._reply_to}"
+        outcome: Outcome = await self._answer_on(topic, Topics.MEMORY_SEARCH, message, _content_of_answer, timeout)
+        if isinstance(outcome, AnswerError):
+            raise outcome
+        return outcome
 
     async def register_tools(
         self,
@@ -332,6 +361,17 @@ class ContextClient:
             raise await self._time_out(waiting, seconds)
         return waiting.outcome
 
+    async def _answer_on(
+        self, answers: str, topic: str, message: Message, read: Callable[[_Waiting, Message], Any], seconds: float
+    ) -> Any:
+        """What is answered to a message on a topic that is listened to for it alone."""
+        with ungrouped():
+            async with self._bus.subscribe(answers) as subscription, anyio.create_task_group() as tasks:
+                tasks.start_soon(self._receive, subscription)
+                outcome = await self._answer(topic, message, read, seconds)
+                tasks.cancel_scope.cancel()
+        return outcome
+
     async def _ask(self, waiting: _Waiting) -> None:
         pause = self._shortest_pause
         while waiting.outcome is None:
@@ -415,6 +455,11 @@ def state_message(owner_key: str, content: Mapping[str, Any], session_id: str) -
     )
 
 
+def _deadline_ms(seconds: float) -> int:
+    low, high = _DEADLINE_MS
+    return min(max(int(seconds * 1_000), low), high)
+
+
 def _message(run: Run, role: Role, content: Any) -> Message:
     """A message of the run, in its session."""
     session = run.metadata.get("session_id")
@@ -444,10 +489,11 @@ def _result_of_call(waiting: _Waiting, result: Message) -> Message | None:
 
 
 def _outcome(content: Any) -> Outcome | None:
-    """What an answer says (contract §1.4); None for what is no answer."""
+    """What an answer says (contract §1.4, §14); None for what is no answer."""
     if not isinstance(content, dict):
         return None
-    if content.get("status") == "success" and isinstance(content.get("messages"), list):
+    said = content.get("messages", content.get("hits"))
+    if content.get("status") == "success" and isinstance(said, list):
         return content
     error = content.get("error")
     if content.get("status") != "error" or not isinstance(error, dict):

@@ -17,14 +17,17 @@ import yaml
 from pydantic import TypeAdapter, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from nexus.core.models import Identifier, Message, Moment, Role, Run, Topics
+from nexus.core.models import ANSWER_TOPICS, Identifier, Message, Moment, Role, Run, Topics
 from nexus.core.payloads import (
     Answer,
     AnswerMetadata,
     ConfigChanged,
+    ErrorContent,
     LlmResult,
     Manifest,
     ResultMetadata,
+    SearchQuery,
+    SearchResult,
     SessionMetadata,
     StoredRow,
     ToolRequest,
@@ -32,7 +35,7 @@ from nexus.core.payloads import (
     ToolResultMetadata,
     Words,
 )
-from nexus.services.context.request import RequestMetadata, RunMetadata
+from nexus.services.context.request import AnswerableMetadata, RequestMetadata, RunMetadata
 from nexus.services.session_state.merge import StateChange
 from nexus.services.tools.definitions import NamedTool, Registration, ToolDefinition, ToolName
 
@@ -103,6 +106,18 @@ SCHEMAS: Final[Mapping[str, Any]] = {
         "StateChanged", "Changes a session's state.", StateChange, metadata=_or_none(SessionMetadata)
     ),
     "config-changed": ConfigChanged,
+    "memory-search": _message(
+        "MemorySearched", "Asks long-term memory.", SearchQuery, metadata=_or_none(AnswerableMetadata)
+    ),
+    "memory-search-result": _message(
+        "MemoryFound",
+        "The answer to a search, with its run and owner, and an id of its own.",
+        SearchResult | ErrorContent,
+        id=(Identifier, ...),
+        role=(Literal[Role.SYSTEM], ...),
+        timestamp=(Moment, ...),
+        metadata=(AnswerMetadata, ...),
+    ),
     "stored-row": StoredRow,
 }
 
@@ -131,6 +146,9 @@ CHANNELS: Final = (
     ),
     Channel(Topics.TOOLS_UNREGISTER, ["receive"], "tool-unregister", "Takes such a tool away."),
     Channel(Topics.SESSION_STATE, ["receive"], "session-state", "What is said of a session's state."),
+    Channel(Topics.MEMORY_SEARCH, ["receive"], "memory-search", "Asks what was said before."),
+    Channel(Topics.MEMORY_SEARCH_RESULT, ["send"], "memory-search-result", "The answer to one without `reply_to`."),
+    Channel(f"{Topics.MEMORY_SEARCH_RESULT}.{{reply_to}}", ["send"], "memory-search-result", "That to one with it."),
     Channel(Topics.CONFIG_CHANGED, ["receive"], "config-changed", "Has stored settings read again."),
 )
 # Where a message names what it belongs to.
@@ -139,6 +157,8 @@ CORRELATED: Final = {
     "answer": "metadata/request_id",
     "tool-request": "content/call_id",
     "tool-result": "content/call_id",
+    "memory-search": "id",
+    "memory-search-result": "metadata/request_id",
 }
 # Topics of other services.
 LEFT_ALONE: Final = frozenset(
@@ -223,11 +243,12 @@ def _operation(channel: Channel, action: str) -> dict[str, Any]:
         "summary": channel.summary,
         "messages": [{"$ref": f"#/channels/{key}/messages/{channel.schema}"}],
     }
-    if channel.topic == Topics.CONTEXT_BUILD_REQUEST:
-        answers = _key(f"{Topics.CONTEXT_BUILD_RESPONSE}.{{reply_to}}")
+    if channel.topic in ANSWER_TOPICS:
+        address = f"{ANSWER_TOPICS[channel.topic]}.{{reply_to}}"
+        answers, schema_of_answer = _key(address), next(each.schema for each in CHANNELS if each.topic == address)
         operation["reply"] = {
             "channel": {"$ref": f"#/channels/{answers}"},
-            "messages": [{"$ref": f"#/channels/{answers}/messages/answer"}],
+            "messages": [{"$ref": f"#/channels/{answers}/messages/{schema_of_answer}"}],
         }
     return operation
 

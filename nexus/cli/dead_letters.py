@@ -39,7 +39,7 @@ from nexus.cli.terminal import (
 from nexus.config import BusSettings, Settings, signing_of
 from nexus.connections import counts_subscribers, open_bus, open_dead_letters
 from nexus.core.errors import NexusError, UnreadablePayloadError
-from nexus.core.models import Topics
+from nexus.core.models import ANSWER_TOPICS, Topics
 from nexus.core.ports import Bus, DeadLetter, DeadLetters, Delivery
 from nexus.core.signing import FRESH_S
 
@@ -239,7 +239,7 @@ def _obstacle(letter: DeadLetter, max_bytes: int) -> str:
 
 def _keys(letter: DeadLetter, settings: BusSettings) -> list[str]:
     """Under which keys ledger and bus may know the request that a letter holds."""
-    if letter.topic != Topics.CONTEXT_BUILD_REQUEST:
+    if letter.topic not in ANSWER_TOPICS:
         return []
     from nexus.services.requests import envelope  # noqa: PLC0415  # takes a second, and only sending again needs it
 

@@ -61,6 +61,15 @@ class Topics:
     TOOLS_UNREGISTER: Final = "tools.unregister"
     SESSION_STATE: Final = "session.state"
     CONFIG_CHANGED: Final = "config.changed"
+    MEMORY_SEARCH: Final = "memory.search"
+    MEMORY_SEARCH_RESULT: Final = "memory.search.result"
+
+
+# The topics of requests, and of their answers; one requester's own is `<topic>.<reply_to>`.
+ANSWER_TOPICS: Final[Mapping[str, str]] = {
+    Topics.CONTEXT_BUILD_REQUEST: Topics.CONTEXT_BUILD_RESPONSE,
+    Topics.MEMORY_SEARCH: Topics.MEMORY_SEARCH_RESULT,
+}
 
 
 class Role(StrEnum):

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import Part
 from nexus.core.models import Identifier, Metadata, Moment
+from nexus.core.recall import Scope
 
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -292,6 +293,55 @@ class ErrorContent(TypedDict):
 
 
 Answer = OpenAIContext | AnthropicContext | GeminiContext | ErrorContent
+
+
+class SearchQuery(TypedDict):
+    """What to find in long-term memory: in a session, or in all of the owner's where none is named."""
+
+    query: Annotated[str, Field(min_length=1, max_length=1_000)]
+    scope: NotRequired[Scope | None]
+    session_id: NotRequired[Identifier | None]
+    limit: NotRequired[Annotated[int, Field(ge=1, le=50)] | None]
+
+
+class Neighbour(TypedDict):
+    """A message; of a long text the beginning, and a mark. What is unreadable is `""` as a role, null as a time."""
+
+    id: str
+    role: str
+    timestamp: str | None
+    text: str
+
+
+class ScoreParts(TypedDict):
+    """What a score is the sum of, `terms` by the words of the query."""
+
+    terms: dict[str, float]
+    session: float
+    date: float
+    similarity: float
+
+
+class SearchHit(Neighbour):
+    """A message that was found, and those beside it, oldest first."""
+
+    session_id: str
+    run_id: str
+    score: float
+    parts: ScoreParts
+    around: list[Neighbour]
+
+
+class SearchResult(TypedDict):
+    """What was found, best first; `considered` counts the messages that were scored."""
+
+    status: Literal["success"]
+    query: str
+    scope: Scope
+    hits: list[SearchHit]
+    considered: Count
+    formula: Count
+    generation: str
 
 
 class StoredRow(TypedDict):

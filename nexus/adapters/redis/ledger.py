@@ -34,7 +34,7 @@ from nexus.adapters.redis.scripts import (
     Script,
 )
 from nexus.core.errors import OutboxFullError
-from nexus.core.models import Topics
+from nexus.core.models import ANSWER_TOPICS, Topics
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, OutboxRow
 
 _Argument: TypeAlias = str | bytes | int
@@ -286,4 +286,4 @@ def _kept_value(found: Any) -> bytes | None:
 
 def is_of_one_requester(topic: str) -> bool:
     """Whether it is the stream of one requester's answers (`reply_to`), unread once that requester is gone."""
-    return topic.startswith(f"{Topics.CONTEXT_BUILD_RESPONSE}.")
+    return any(topic.startswith(f"{answers}.") for answers in ANSWER_TOPICS.values())

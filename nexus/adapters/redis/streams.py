@@ -26,7 +26,7 @@ from nexus.adapters.redis.ledger import is_of_one_requester
 from nexus.adapters.redis.scripts import GROUP, STREAM_PUBLISH, STREAM_TRIM, Script
 from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.core.concurrency import ungrouped
-from nexus.core.models import Topics
+from nexus.core.models import ANSWER_TOPICS
 from nexus.core.ports import Delivery, Work
 
 _log = structlog.get_logger(__name__)
@@ -169,7 +169,7 @@ class RedisStreamsBus:
 
     async def _keep_trimming(self, subscription: StreamSubscription) -> None:
         """Trim the streams and count their backlogs, now and then. Run in a task of its own."""
-        topics = {*subscription.news, *subscription.backlogs, Topics.CONTEXT_BUILD_RESPONSE}
+        topics = {*subscription.news, *subscription.backlogs, *ANSWER_TOPICS.values()}
         while True:
             await anyio.sleep(_TRIMMED_EVERY_S)
             for topic in topics:

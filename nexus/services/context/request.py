@@ -57,13 +57,18 @@ _NAMED: Final = frozenset({"id", "run_id", "owner_key", "timestamp"})
 _RUN: Final = TypeAdapter(Run)
 
 
-class RequestMetadata(TypedDict, total=False):
-    """The `metadata` of a request's envelope."""
+class AnswerableMetadata(TypedDict, total=False):
+    """The `metadata` of the envelope of what is answered."""
 
     reply_to: Annotated[str, Field(pattern=f"^{REPLY_TO.pattern}$")] | None
     deadline_ms: Annotated[float, Field(ge=DEADLINE_MS[0], le=DEADLINE_MS[1])] | None
-    after: Annotated[list[str], Field(max_length=MOST_AFTER)] | None
     signature: str
+
+
+class RequestMetadata(AnswerableMetadata, total=False):
+    """The `metadata` of a request's envelope."""
+
+    after: Annotated[list[str], Field(max_length=MOST_AFTER)] | None
 
 
 class GivenAgent(TypedDict, total=False):

@@ -1,6 +1,6 @@
-"""Build requests, from their acceptance to their one effective answer (contract §1.4 to §1.6).
+"""Requests for contexts and searches, from their acceptance to their one effective answer (contract §1.4 to §1.6).
 
-- Work is bounded: `max_in_flight` builds, `max_in_flight_per_owner` of one owner, as many waiting requests, beyond
+- Work is bounded: `max_in_flight` requests, `max_in_flight_per_owner` of one owner, as many waiting requests, beyond
   that OVERLOADED. Owners share all of it as in `nexus.core.fairness`. A bus that keeps messages is the queue itself
   beyond that, and marks the surplus.
 - On a bus that keeps nothing every replica receives every request. One without room waits a moment before it refuses:
@@ -25,10 +25,10 @@ from nexus.core.concurrency import Pending
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading, Stage
-from nexus.core.models import Message
-from nexus.core.ports import Acquired, Bus, Claim, Delivery, OutboxRow, RequestLedger
+from nexus.core.models import Message, Topics
+from nexus.core.ports import Acquired, Bus, Claim, Delivery, OutboxRow, RecallSource, RequestLedger
 from nexus.core.wire import memory_of
-from nexus.services.context.builder import ContextBuilder
+from nexus.services.context.builder import Built, ContextBuilder
 from nexus.services.context.request import Deadline, deadline_ms
 from nexus.services.requests.claims import (
     MOST_ATTEMPTS,
@@ -37,6 +37,7 @@ from nexus.services.requests.claims import (
     DeadLetterWriter,
 )
 from nexus.services.requests.envelope import IncomingRequest, RequestSettings
+from nexus.services.requests.searches import MemorySearches
 
 _log = structlog.get_logger(__name__)
 
@@ -83,12 +84,15 @@ class RequestService:
         dead_letters: DeadLetterWriter,
         settings: RequestSettings | None = None,
         metrics: Metrics | None = None,
+        *,
+        recall: RecallSource | None = None,
     ) -> None:
         self.settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
         self.pending = Pending()
         self._bus = bus
-        self._answerer = Answerer(builder, bus, ledger, dead_letters, self.settings, self._metrics)
+        searches = MemorySearches(recall, self.settings.max_payload_bytes)
+        self._answerer = Answerer(builder, searches, bus, ledger, dead_letters, self.settings, self._metrics)
         most, share = self.settings.max_in_flight, self.settings.max_in_flight_per_owner
         waiting = Room(most, _MOST_WAITING_BYTES)
         self._builds = FairWorkers[IncomingRequest](
@@ -193,6 +197,7 @@ class Answerer:
     def __init__(  # noqa: PLR0917  # one for each part
         self,
         builder: ContextBuilder,
+        searches: MemorySearches,
         bus: Bus,
         ledger: RequestLedger,
         dead_letters: DeadLetterWriter,
@@ -200,6 +205,7 @@ class Answerer:
         metrics: Metrics,
     ) -> None:
         self._builder = builder
+        self._searches = searches
         self._dead_letters = dead_letters
         self._settings = settings
         self._metrics = metrics
@@ -244,7 +250,7 @@ class Answerer:
                 )
             self._report(request, answer, receivers, started)
             return
-        if isinstance(request.asked, Message):
+        if isinstance(request.asked, Message) and request.delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
             # Results of a run that another replica answers may be recorded here first.
             self._builder.remember_run(request.asked)
         receivers = await self.claims.leave(request, claim)
@@ -262,7 +268,7 @@ class Answerer:
         if claim.attempts > MOST_ATTEMPTS:
             reason = f"taken up {claim.attempts - 1} times, and never answered"
             await self._dead_letters.write(request.delivery, reason, DeadLetterCause.POISON, ids.id)
-            return _internal(request, "the context could not be built; the dead letters name the request")
+            return _internal(request, "it could not be answered; the dead letters name the request")
         if isinstance(asked, RequestError):
             return _refusal(request, asked)
         return await self._build(request, asked, claim)
@@ -281,9 +287,12 @@ class Answerer:
             return _refusal(request, deadline.exceeded())
         timings_ms = {"queue": round(waited_s * 1_000, 3)}
         try:
-            built = await self._builder.build(
-                message, deadline, timings_ms=timings_ms, outbox_waiting=claim.outbox_waiting
-            )
+            if request.delivery.topic == Topics.MEMORY_SEARCH:
+                built = Built(await self._searches.answer(message, deadline))
+            else:
+                built = await self._builder.build(
+                    message, deadline, timings_ms=timings_ms, outbox_waiting=claim.outbox_waiting
+                )
             if built.failed:
                 await self._write_failure(request)
             if isinstance(built.result, RequestError):
@@ -292,7 +301,7 @@ class Answerer:
         except Exception:  # noqa: BLE001  # a content that cannot be encoded is answered too
             _log.exception("build_failed", request_id=request.ids.id)
             await self._write_failure(request)
-            return _internal(request, "the context could not be built; the service's log says why")
+            return _internal(request, "it could not be answered; the service's log says why")
 
     async def _encoded(self, request: IncomingRequest, content: Mapping[str, Any]) -> bytes:
         if request.signing is None:

@@ -24,7 +24,7 @@ from nexus.core.concurrency import OuterHandler, Pending, supervised
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Metrics, NoMetrics
-from nexus.core.models import AMBIGUOUS_ID, Message, Role, Topics, Why, is_ambiguous
+from nexus.core.models import AMBIGUOUS_ID, ANSWER_TOPICS, Message, Role, Topics, Why, is_ambiguous
 from nexus.core.ports import Bus, Delivery, Row, Work
 from nexus.core.wire import EnvelopeError, find_sender
 from nexus.services.history.forms import left_out_of, native
@@ -93,6 +93,7 @@ def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
     calls = (Work(Topics.TOOLS_REQUESTS, MOST_CALLS, aside=MOST_CALLS_ASIDE),) if tool_calls else ()
     return (
         Work(Topics.CONTEXT_BUILD_REQUEST, max_in_flight, aside=MOST_REFUSALS_PER_OWNER, sheds=True),
+        Work(Topics.MEMORY_SEARCH, max(max_in_flight // 4, 1), aside=MOST_REFUSALS_PER_OWNER, sheds=True),
         Work(Topics.LLM_RESULTS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
         Work(Topics.TOOLS_RESULTS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
         Work(Topics.RUNS_INPUT, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
@@ -209,7 +210,7 @@ class Dispatcher:
             return
         message = read()
         # A request passes by: its build waits a moment for results, and its answer says where it could not.
-        waits = delivery.topic != Topics.CONTEXT_BUILD_REQUEST and self._large.has(message.owner_key)
+        waits = delivery.topic not in ANSWER_TOPICS and self._large.has(message.owner_key)
         if not (waits and self._hold_up(delivery, message.owner_key, message.run_id, lambda: message)):
             self._pass_on(delivery, message.pass_on)
 
@@ -246,7 +247,7 @@ class Dispatcher:
         if delivery.shared:
             # The bus hands out a bounded number, and none of them is refused: it may be overtaken instead.
             self._tasks.start_soon(self._read_and_pass_on, delivery, read)
-        elif delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
+        elif delivery.topic in ANSWER_TOPICS:
             # Another replica may have room, and its sender sends it again.
             self._requests.drop(delivery, "too many large messages are waiting")
         else:
@@ -260,7 +261,7 @@ class Dispatcher:
         """Read a message. Changes nothing, so it may run in a thread."""
         try:
             match delivery.topic:
-                case Topics.CONTEXT_BUILD_REQUEST:
+                case Topics.CONTEXT_BUILD_REQUEST | Topics.MEMORY_SEARCH:
                     request = read_incoming(delivery, arrived_at, self._settings)
                     return _Read(partial(self._requests.offer, request), request.ids.owner_key)
                 case Topics.TOOLS_REQUESTS:

@@ -1,4 +1,4 @@
-"""Build requests and tool calls as read from their payloads, and their answers' envelopes (contract §1, §7). Pure.
+"""Requests and tool calls as read from their payloads, and their answers' envelopes (contract §1, §7). Pure.
 
 Every runner of tools listens to `tools.requests`: a message that names none of the memory tools is ignored, unless
 what nobody answers is to be answered (`unknown_tools_after_ms`). An unusable call gets an error result where it has a
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
-from nexus.core.models import Message, Role, Topics, named_agent
+from nexus.core.models import ANSWER_TOPICS, Message, Role, Topics, named_agent
 from nexus.core.payloads import ErrorContent, ErrorDetail, ToolResult
 from nexus.core.ports import Delivery
 from nexus.core.signing import FIELD, Signing
@@ -72,7 +72,8 @@ class IncomingRequest:
 
     Attributes:
         ids: the sender's; the answer repeats them.
-        key: its key at the ledger, of id and owner; of the payload alone where these may be another sender's.
+        key: its key at the ledger, of id and owner; of the payload alone where these may be another sender's. A search
+            and a build have different ones.
         fingerprint: SHA-256 of the payload. The same key with another fingerprint is another request.
         topic: where the answer goes.
         asked: the message, or the fault of an unusable one.
@@ -165,7 +166,10 @@ def read_incoming(delivery: Delivery, arrived_at: float, settings: RequestSettin
     try:
         asked = message = read_message(delivery, settings)
         ids = EnvelopeIds(message.id, message.run_id, message.owner_key)
-        key = _ledger_key(message, settings) if _holds_its_run(message) else fingerprint
+        if delivery.topic == Topics.MEMORY_SEARCH:
+            key = f"search:{_ledger_key(message, settings)}"
+        else:
+            key = _ledger_key(message, settings) if _holds_its_run(message) else fingerprint
         suffix = reply_suffix(message)
     except EnvelopeError as error:
         asked, ids = error, error.ids
@@ -174,7 +178,7 @@ def read_incoming(delivery: Delivery, arrived_at: float, settings: RequestSettin
         suffix = f".{ids.reply_to}" if REPLY_TO.fullmatch(ids.reply_to) else ""
     except RequestError as error:
         asked = error
-    topic = Topics.CONTEXT_BUILD_RESPONSE + suffix
+    topic = ANSWER_TOPICS[delivery.topic] + suffix
     return IncomingRequest(ids, key, fingerprint, topic, asked, delivery, arrived_at, settings.signing)
 
 

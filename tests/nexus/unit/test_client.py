@@ -14,7 +14,7 @@ from nexus.adapters.in_memory import MemoryBus
 from nexus.client import AnswerError, ContextClient, new_run
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import BusUnavailableError, ErrorCode, NobodyListeningError, RequestError
-from nexus.core.models import Message, Role, Run, Topics
+from nexus.core.models import ANSWER_TOPICS, Message, Role, Run, Topics
 from nexus.core.signing import Signing
 from nexus.core.wire import decode, encode
 from tests.nexus.support.waiting import PATIENCE_S, take, until
@@ -594,6 +594,7 @@ SENDERS: Final[dict[str, Callable[[ContextClient, float], Awaitable[Any]]]] = {
     Topics.TOOLS_REGISTER: lambda client, seconds: client.register_tools([{}], timeout=seconds),
     Topics.SESSION_STATE: lambda client, seconds: client.send_state("ada", {"op": "clear"}, timeout=seconds),
     Topics.CONTEXT_BUILD_REQUEST: lambda client, seconds: client.build(run(), timeout=seconds),
+    Topics.MEMORY_SEARCH: lambda client, seconds: client.search_memory("ada", "x", timeout=seconds),
     Topics.TOOLS_REQUESTS: lambda client, seconds: client.call_tool(run(), "search_memory", {}, timeout=seconds),
 }
 
@@ -632,7 +633,7 @@ async def test_nobody_reads_what_is_kept() -> None:
 @pytest.mark.parametrize("topic", SENDERS)
 async def test_a_bus_that_is_away(topic: str) -> None:
     """It is tried again until the time is over, and what failed is said."""
-    expected = TimeoutError if topic in {Topics.CONTEXT_BUILD_REQUEST, Topics.TOOLS_REQUESTS} else BusUnavailableError
+    expected = TimeoutError if topic in {*ANSWER_TOPICS, Topics.TOOLS_REQUESTS} else BusUnavailableError
     async with ContextClient(AwayBus(1_000), resend_s=0.01).listening() as client:
         with pytest.raises(expected, match="away"):
             await SENDERS[topic](client, 0.1)

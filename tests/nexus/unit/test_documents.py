@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from nexus.core.models import Topics
+from nexus.core.models import ANSWER_TOPICS, Topics
 from nexus.services.context.formats import FORMATS
 from nexus.services.requests.dispatcher import NEWS, work
 from scripts import documents
@@ -78,20 +78,23 @@ def test_differences_are_shown(
 def test_every_topic_is_there() -> None:
     """What is read is received and what is written is sent; of all other topics it is known whose they are."""
     received = {each.topic for each in work(1, tool_calls=True)} | set(NEWS)
-    sent = {Topics.CONTEXT_BUILD_RESPONSE, Topics.TOOLS_RESULTS}
+    sent = {*ANSWER_TOPICS.values(), Topics.TOOLS_RESULTS}
     every = {value for name, value in vars(Topics).items() if name.isupper()}
     assert {topic for topic in every - documents.LEFT_ALONE if "receive" in of_topic(topic)} == received
     assert {topic for topic in every - documents.LEFT_ALONE if "send" in of_topic(topic)} == sent
     addresses = {channel["address"] for channel in DOCUMENT["channels"].values()}
-    assert addresses == (every - documents.LEFT_ALONE) | {f"{Topics.CONTEXT_BUILD_RESPONSE}.{{reply_to}}"}
+    assert addresses == (every - documents.LEFT_ALONE) | {f"{each}.{{reply_to}}" for each in ANSWER_TOPICS.values()}
 
 
-def test_a_request_has_a_reply() -> None:
+@pytest.mark.parametrize(
+    ("topic", "schema"), [(Topics.CONTEXT_BUILD_REQUEST, "answer"), (Topics.MEMORY_SEARCH, "memory-search-result")]
+)
+def test_a_request_has_a_reply(topic: str, schema: str) -> None:
     """It comes on the topic of the request's `reply_to`, which is a parameter of that channel."""
-    reply = of_topic(Topics.CONTEXT_BUILD_REQUEST)["receive"]["reply"]
+    reply = of_topic(topic)["receive"]["reply"]
     channel = at(DOCUMENT, reply["channel"]["$ref"][1:])
-    assert channel["address"] == f"{Topics.CONTEXT_BUILD_RESPONSE}.{{{next(iter(channel['parameters']))}}}"
-    assert [at(DOCUMENT, each["$ref"][1:])["$ref"] for each in reply["messages"]] == ["#/components/messages/answer"]
+    assert channel["address"] == f"{ANSWER_TOPICS[topic]}.{{{next(iter(channel['parameters']))}}}"
+    assert [at(DOCUMENT, each["$ref"][1:])["$ref"] for each in reply["messages"]] == [f"#/components/messages/{schema}"]
 
 
 def test_every_reference_leads_somewhere() -> None:

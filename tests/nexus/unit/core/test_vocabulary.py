@@ -32,6 +32,8 @@ def test_topics() -> None:
         "TOOLS_UNREGISTER": "tools.unregister",
         "SESSION_STATE": "session.state",
         "CONFIG_CHANGED": "config.changed",
+        "MEMORY_SEARCH": "memory.search",
+        "MEMORY_SEARCH_RESULT": "memory.search.result",
     }
 
 

@@ -13,7 +13,7 @@ import anyio
 from nexus.adapters.in_memory import MemoryBus, MemoryDeadLetters, MemoryLedger
 from nexus.core.errors import BusRefusedError, BusUnavailableError
 from nexus.core.models import Message, Topics
-from nexus.core.ports import Acquired, Claim, DeadLetter, Delivery, OutboxRow, Subscription
+from nexus.core.ports import Acquired, Claim, DeadLetter, Delivery, OutboxRow, RecallSource, Subscription
 from nexus.core.wire import decode, encode
 from nexus.services.context.builder import Built, ContextBuilder
 from nexus.services.context.request import Deadline
@@ -247,7 +247,11 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    *topics: str, store: FakeStore | None = None, bodies_up_to: int | None = None, **settings: Any
+    *topics: str,
+    store: FakeStore | None = None,
+    bodies_up_to: int | None = None,
+    recall: RecallSource | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Serving]:
     """A service on a bus of its own; `topics` are listened to, by default the common one."""
     bus = SettlingBus()
@@ -258,7 +262,7 @@ async def serving(
     ):
         builder = StrangeBuilder(parts)
         writer = DeadLetterWriter(letters, metrics, bodies_up_to)
-        service = RequestService(builder, bus, ledger, writer, RequestSettings(**settings), metrics)
+        service = RequestService(builder, bus, ledger, writer, RequestSettings(**settings), metrics, recall=recall)
         async with service.running():
             yield Serving(parts, bus, ledger, letters, builder, service, writer, heard, metrics)
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import DeadLetterCause, Event
-from nexus.core.models import Message, Role, Topics, utc_now
+from nexus.core.models import ANSWER_TOPICS, Message, Role, Topics, utc_now
 from nexus.core.ports import DeadLetter, Delivery, Row
 from nexus.core.ports.store import Settled
 from nexus.core.signing import Signing
@@ -200,6 +200,7 @@ KEPT: list[tuple[str, Callable[[], Message], Event | None]] = [
 WORK: list[tuple[str, Callable[[], Message]]] = [
     *((topic, made) for topic, made, _ in KEPT),
     (Topics.CONTEXT_BUILD_REQUEST, request),
+    (Topics.MEMORY_SEARCH, lambda: message(Role.HUMAN, {"query": "x"})),
     (Topics.TOOLS_REQUESTS, lambda: message(content={"name": "search_memory", "args": {"query": "x"}})),
 ]
 
@@ -316,10 +317,11 @@ class TestTopics:
         """Requests are shed when too many wait, for somebody waits for them; what is recorded never is."""
         shared = {item.topic: item for item in work(7)}
         assert shared[Topics.CONTEXT_BUILD_REQUEST].most == 7
-        assert [topic for topic, item in shared.items() if item.sheds] == [Topics.CONTEXT_BUILD_REQUEST]
+        assert (shared[Topics.MEMORY_SEARCH].most, work(3)[1].most) == (1, 1)
+        assert [topic for topic, item in shared.items() if item.sheds] == [*ANSWER_TOPICS]
         results = {Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.RUNS_INPUT}
         kept = {Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.SESSION_STATE}
-        assert {*shared} == {Topics.CONTEXT_BUILD_REQUEST, *results, *kept}
+        assert {*shared} == {*ANSWER_TOPICS, *results, *kept}
         with_tools = {item.topic: item.most for item in work(7, tool_calls=True)}
         assert with_tools == {item.topic: item.most for item in work(7)} | {Topics.TOOLS_REQUESTS: 64}
 
