@@ -2,14 +2,14 @@
 
 Finds are quoted line by line behind `> `, so that no text can pass for another find; the line that names the place is
 one line, whatever names are in it. Calls and results of the two reading tools are no finds: they would stand before
-the messages that they searched for. Messages of the run that asks come last, and only where they have the phrase; they
-may have left its context.
+the messages that they searched for, and long-term memory has none of them. Messages of the run that asks come last;
+they may have left its context.
 """
 
 import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -18,10 +18,10 @@ from anyio import to_thread
 
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.models import DEFAULT_SESSION, Role, is_internal, parse_moment, role_of
+from nexus.core.models import DEFAULT_SESSION, Role, parse_moment, role_of
 from nexus.core.ports import MemoryStore, MessageStore, RecallSource, Row
 from nexus.core.ports.memory import LONGEST_QUERY
-from nexus.core.recall import Found, Hit
+from nexus.core.recall import Hit
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.history.forms import native
 from nexus.services.history.tool_calls import ToolCall, given_arguments, read_tool_calls
@@ -38,9 +38,8 @@ _BEFORE, _AFTER = 160, 320
 _NAME_CHARS: Final = 64
 # Of a message beside a find.
 _BESIDE_CHARS: Final = 120
-# Of the run that asks, the newest rows, which long-term memory leaves out; and the hits beyond the limit for those that
-# are no finds.
-_ROWS_LEFT_OUT, _SPARE = 200, 20
+# Of the run that asks, the newest rows, which are in its context.
+_ROWS_LEFT_OUT: Final = 200
 # Levels of texts within arguments that are searched.
 _DEEPEST: Final = 20
 
@@ -181,58 +180,23 @@ def _documents(found: _Found, query: str) -> list[str]:
 
 
 async def _recalled(messages: MessageStore, recall: RecallSource | None, caller: Caller, call: SearchMemory) -> _Near:
-    """The best messages in long-term memory, but for those of the run that asks."""
+    """The best messages in long-term memory, but for the newest of the run that asks."""
     of_owner = call.scope == "owner"
-    session_id = None if of_owner else caller.session_id
     fault = "Other sessions cannot be searched now: what was found is of this session alone." if of_owner else ""
     if recall is None:
         return _Near(fault=fault)
     rows = await messages.run_messages(caller.owner_key, caller.run_id, limit=_ROWS_LEFT_OUT, excerpt_chars=1)
     try:
-        found = await find_near(
-            recall, caller.owner_key, call.query, session_id=session_id, limit=call.limit, run=(caller.run_id, rows)
+        found = await recall.search(
+            caller.owner_key,
+            call.query,
+            session_id=None if of_owner else caller.session_id,
+            limit=call.limit,
+            without=[row["_id"] for row in rows],
         )
     except StoreUnavailableError:
         return _Near(fault=fault or "Messages that are near it in words or meaning cannot be searched now.")
     return _Near(found.hits)
-
-
-async def find_near(
-    recall: RecallSource,
-    owner_key: str,
-    question: str,
-    *,
-    session_id: str | None,
-    limit: int,
-    run: tuple[str, Sequence[Row]] = ("", ()),
-) -> Found:
-    """The best `limit` messages for a question, but for those of a `run` (some of whose rows are known) and no finds.
-
-    Raises:
-        StoreUnavailableError: the index cannot be read now.
-    """
-    run_id, rows = run
-    without = [row["_id"] for row in rows]
-    found = await recall.search(owner_key, question, session_id=session_id, limit=limit + _SPARE, without=without)
-    hits = [
-        replace(
-            hit, around=[row for row in hit.around if row["_id"] == hit.row["_id"] or _is_find(row, owner_key, run_id)]
-        )
-        for hit in found.hits
-        if _is_find(hit.row, owner_key, run_id)
-    ]
-    return replace(found, hits=hits[:limit])
-
-
-def _is_find(row: Row, owner_key: str, without_run: str) -> bool:
-    """Whether a row says something, outside of a run, that is no search and not what one found."""
-    return (
-        row.get("owner_key") == owner_key
-        and row.get("run_id") != without_run
-        and not is_internal(row.get("metadata"))
-        and tool_of(row) not in READING_TOOLS
-        and any(text for _, text in texts_of(row, READING_TOOLS))
-    )
 
 
 async def _find(store: MemoryStore, messages: MessageStore, caller: Caller, query: str, limit: int) -> _Found:
@@ -267,7 +231,7 @@ def _quoted_hits(hits: Sequence[Hit], caller: Caller, call: SearchMemory) -> Ite
     """Each hit with the beginnings of the messages beside it, unless they are shown as hits themselves."""
     shown = {hit.row["_id"] for hit in hits}
     for hit in hits:
-        beside = [row for row in hit.around if row["_id"] not in shown]
+        beside = [row for row in hit.around if row["_id"] not in shown and row.get("run_id") != caller.run_id]
         shown |= {row["_id"] for row in beside}
         is_before = {row["_id"] for row in hit.around[: _at(hit)]}
         quoted = _quoted_message(hit.row, caller, _strongest(hit), with_session=call.scope == "owner")

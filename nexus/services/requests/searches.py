@@ -1,6 +1,6 @@
 """Answers searches in long-term memory that come over the bus (`memory.search`, contract §14)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -15,8 +15,8 @@ from nexus.core.ports.store import LEFT_OUT
 from nexus.core.recall import Found, Hit
 from nexus.core.wire import compact
 from nexus.services.context.request import Deadline
-from nexus.services.history.rows import invalid_request
-from nexus.services.memory.search import find_near, texts_of
+from nexus.services.history.rows import chars_of, invalid_request
+from nexus.services.recall.texts import text_of
 from nexus.services.session_state.merge import read_session_id
 from nexus.services.tools.memory_tools import SearchMemory, read_search
 
@@ -46,10 +46,10 @@ class MemorySearches:
             return invalid_request("long-term memory is off in this service (recall.enabled)")
         try:
             with anyio.move_on_after(deadline.left_s):
-                found = await find_near(
-                    self._recall, message.owner_key, search.query, session_id=session_id, limit=search.limit
+                found = await self._recall.search(
+                    message.owner_key, search.query, session_id=session_id, limit=search.limit
                 )
-                chars = sum(len(_text_of(row)) for hit in found.hits for row in hit.around)
+                chars = sum(chars_of(row) for hit in found.hits for row in hit.around)
                 call = partial(_content, search, found, self._most_bytes)
                 return {**await computed(message.owner_key, chars, call)}
         except StoreUnavailableError:
@@ -116,17 +116,10 @@ def _hit(hit: Hit, chars: int) -> SearchHit:
 
 
 def _neighbour(row: Row, chars: int) -> Neighbour:
-    text, role, moment = _text_of(row), role_of(row), parse_moment(row.get("timestamp"))
+    text, role, moment = text_of(row), role_of(row), parse_moment(row.get("timestamp"))
     return {
         "id": str(row.get("id", row["_id"])),
         "role": role.value if role else "",
         "timestamp": moment.isoformat() if moment else None,
         "text": text if len(text) <= chars else text[:chars] + LEFT_OUT.format(len(text) - chars),
     }
-
-
-def _text_of(row: Row) -> str:
-    """What a message says; of one that only calls tools, the first call."""
-    texts: Sequence[tuple[str, str]] = [*texts_of(row)]
-    said = "\n".join(text for called, text in texts if text and not called)
-    return said or next((text for _, text in texts), "")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.recall import Found, Hit, Score
+from nexus.services.recall.texts import text_of
 
 
 @dataclass
@@ -40,7 +41,7 @@ class WordCounts:
             raise StoreUnavailableError("the index is away")
         if self.fault:
             raise self.fault
-        owned = [row for row in self.rows if row["owner_key"] == owner_key]
+        owned = [row for row in self.rows if row["owner_key"] == owner_key and text_of(row)]
         rows = [row for row in owned if session_id in {None, row["session_id"]}]
         scored = {at: _score(row, question) for at, row in enumerate(rows) if row["_id"] not in without}
         best = sorted((at for at in scored if scored[at]), key=lambda at: (-len(scored[at]), -at))[:limit]
@@ -54,4 +55,4 @@ class WordCounts:
 
 
 def _score(row: Row, question: str) -> dict[str, float]:
-    return {word: 1.0 for word in question.lower().split() if word in str(row["content"]).lower()}
+    return {word: 1.0 for word in question.lower().split() if word in text_of(row).lower()}

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from nexus.core.ports import Row
-from nexus.core.recall import Found
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.recall_source import WordCounts
 from tests.nexus.unit.services.memory.calling import CALLED, COMPACTION, archive, find, memory_on, row, update, write
@@ -234,15 +233,3 @@ class TestLongTermMemory:
                 fault,
             ]
         assert fault in await find(memory_on(store, recall=recall), "Faro")
-
-    async def test_an_owner_finds_nothing_of_another(self) -> None:
-        """Not even where the index gives it."""
-        store, recall = remembering(row(1, "porto", owner="ada|s"), row(2, "porto", owner="ad"))
-
-        class Leaking(WordCounts):
-            async def search(self, owner_key: str, question: str, **about: Any) -> Found:
-                return await super().search("ad" if owner_key == "ada" else owner_key, question, **about)
-
-        leaking = Leaking(recall.rows)
-        assert (await find(memory_on(store, recall=leaking), "porto", scope="owner")).startswith("Nothing")
-        assert leaking.asked

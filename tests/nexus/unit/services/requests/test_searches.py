@@ -117,30 +117,6 @@ async def test_what_is_searched(content: dict[str, Any], expected: list[str]) ->
         assert texts(await found(trial, content)) == expected
 
 
-async def test_what_is_no_find() -> None:
-    """Searches and what they found, what is internal to a sub-agent, and what is another's, whoever gives it."""
-    asked = {"id": "c", "type": "function", "function": {"name": "search_memory", "arguments": '{"query":"a"}'}}
-    rows = [
-        row(1, [{"type": "text", "text": ""}], role="AI", tool_calls=[asked]),
-        row(2, "a", role="TOOL", tool_name="search_memory"),
-        row(3, "a", sub_agent_internal=True),
-        row(4, "a", owner="bob"),
-        row(5, "an a"),
-    ]
-
-    class Leaking(WordCounts):
-        async def search(self, owner_key: str, question: str, **about: Any) -> Found:
-            found = [await super(Leaking, self).search(each, question, **about) for each in (owner_key, "bob")]
-            return Found([hit for each in found for hit in each.hits], 5, 1)
-
-    store = FakeStore()
-    store.plant("messages", rows)
-    async with serving(RESULTS, recall=Leaking(store.messages)) as trial:
-        content = await found(trial, {"query": "text a"})
-    assert texts(content) == ["an a"]
-    assert content["hits"][0]["around"] == []
-
-
 UNKNOWN: Final = "content: 'sesion_id' is unknown; allowed: query, scope, session_id, limit"
 WHOLE: Final = "is not allowed; a whole number from 1 to 50 is"
 
