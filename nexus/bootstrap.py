@@ -46,7 +46,7 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
     async with AsyncExitStack() as stack:
         stack.enter_context(ungrouped())
         transport = await stack.enter_async_context(open_bus(settings.bus))
-        store = await stack.enter_async_context(open_store(settings.database))
+        store = await stack.enter_async_context(open_store(settings.database, recall=settings.recall.enabled))
         model = await stack.enter_async_context(open_model(settings.llm))
         nexus = create_nexus(settings, transport, store, model)
         app = create_app(

@@ -88,8 +88,8 @@ def counts_subscribers(settings: BusSettings) -> bool:
     return settings.mode == "streams" or parse_redis_url(settings.url.get_secret_value()).kind != "cluster"
 
 
-def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[TransferableStore]:
-    """The document store. Connects when it is first used."""
+def open_store(settings: DatabaseSettings, *, recall: bool = True) -> AbstractAsyncContextManager[TransferableStore]:
+    """The document store. Connects when it is first used. With `recall`, what is recorded is to be indexed."""
     from nexus.adapters.mongo import open_mongo  # noqa: PLC0415  # a client is installed without its drivers
 
     return open_mongo(
@@ -98,6 +98,7 @@ def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[Transf
         driver=settings.driver,
         timeout_ms=settings.timeout_ms,
         server_selection_timeout_ms=settings.server_selection_timeout_ms,
+        recall=recall,
     )
 
 

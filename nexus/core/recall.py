@@ -130,7 +130,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class IndexStatus:
-    """How many messages are in which state; `None` counts for what could not be counted in time.
+    """How many messages are in which state; None where they could not be counted in time.
 
     Attributes:
         indexed: found by words.
@@ -141,9 +141,9 @@ class IndexStatus:
         faults: some of those that failed, by `id`, with the reason.
     """
 
-    indexed: int
-    waiting: int
-    failed: int
-    unmarked: int
-    meaning_waiting: int = 0
+    indexed: int | None
+    waiting: int | None
+    failed: int | None
+    unmarked: int | None
+    meaning_waiting: int | None = 0
     faults: Mapping[str, str] = field(default_factory=dict)

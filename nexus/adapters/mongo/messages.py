@@ -45,6 +45,7 @@ from nexus.adapters.mongo.schema import (
     OLDEST_FIRST,
     STORED_IN_SESSION,
     TEXT_TIME,
+    due_now,
     id_of,
     id_text,
     internal_to,
@@ -53,6 +54,7 @@ from nexus.adapters.mongo.schema import (
     origin_of,
     rows_of_session,
     seen_by,
+    to_index,
     unchanged,
 )
 from nexus.adapters.mongo.search import Search
@@ -60,6 +62,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import AGENT_ID, DEFAULT_SESSION, INTERNAL, is_object_id, parse_moment
 from nexus.core.ports import Row, RunOrigin, SessionSummary
 from nexus.core.ports.store import LEFT_OUT, LONGEST_CONTENT, TextsOf
+from nexus.core.recall import WORDS
 from nexus.core.working_memory import Tail
 
 # Errors of $substrCP and $strLenCP on a text that is not UTF-8.
@@ -82,17 +85,21 @@ Outcome = bool | StoreRejectedError | StoreUnavailableError
 
 
 class MongoMessages(Operations):
-    """`nexus.core.ports.MessageStore` on a collection of motor or of pymongo's asyncio client."""
+    """`nexus.core.ports.MessageStore` on a collection of motor or of pymongo's asyncio client.
 
-    def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
+    With `recall`, what is written is to be indexed for long-term memory, in the same write.
+    """
+
+    def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]], *, recall: bool) -> None:
         super().__init__(calls, indexed)
         self._messages = messages
+        self._recall = recall
         self._rows = Rows(messages)
 
     @insert_call
     async def insert_message(self, row: Row) -> bool:
         """Record a row. False when its owner has a row with that `id`."""
-        return await insert_until_duplicate(self._messages, [_document(row)]) == 1
+        return await insert_until_duplicate(self._messages, [self._document(row)]) == 1
 
     @insert_call
     async def insert_messages(self, rows: Sequence[Row]) -> list[Outcome]:
@@ -102,7 +109,7 @@ class MongoMessages(Operations):
         for place, row in enumerate(rows):
             # Encoded here: the drivers refuse a whole batch for one document that they cannot encode.
             try:
-                documents[place] = _encoded(row)
+                documents[place] = _encoded(self._document(row))
             except NOT_ENCODABLE as error:
                 outcomes[place] = StoreRejectedError(type(error).__name__)
         if documents:
@@ -157,7 +164,8 @@ class MongoMessages(Operations):
     ) -> bool:
         """Change fields of the row with this `_id` where those in `seen` still have these values."""
         query = {"_id": id_of(row_id), "owner_key": {"$eq": owner_key}, **unchanged(seen)}
-        return bool((await self._messages.update_one(query, {"$set": dict(changes)})).matched_count)
+        update = due_now(WORDS, changes) if self._recall else {"$set": dict(changes)}
+        return bool((await self._messages.update_one(query, update)).matched_count)
 
     @driver_call
     async def session_messages(
@@ -261,13 +269,13 @@ class MongoMessages(Operations):
         query = {**of_run(owner_key, run_id), "role": HUMAN}
         return origin_of(await read_one(self._messages, query, _ORIGIN, OLDEST_FIRST) or {})
 
+    def _document(self, row: Row) -> Row:
+        document = {**row, "_id": id_of(row["_id"])} if "_id" in row else dict(row)
+        return to_index(document) if self._recall else document
 
-def _document(row: Row) -> Row:
-    return {**row, "_id": id_of(row["_id"])} if "_id" in row else dict(row)
 
-
-def _encoded(row: Row) -> RawBSONDocument:
-    encoded = bson.encode({"_id": ObjectId(), **_document(row)})
+def _encoded(document: Row) -> RawBSONDocument:
+    encoded = bson.encode({"_id": ObjectId(), **document})
     if len(encoded) > _LARGEST_DOCUMENT:
         raise bson.errors.InvalidDocument("too large")
     return RawBSONDocument(encoded)

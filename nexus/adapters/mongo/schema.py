@@ -6,6 +6,7 @@ An owner is always compared as a text (`$eq`), so that no name of an owner can b
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final
 
 import pymongo
@@ -18,8 +19,18 @@ from pymongo import ASCENDING, DESCENDING, TEXT, IndexModel
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from nexus.adapters.mongo.client import Calls
+from nexus.core import recall
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import AGENT_ID, DEFAULT_SESSION, INTERNAL, LONG_AGO, is_object_id, named_agent, parse_moment
+from nexus.core.models import (
+    AGENT_ID,
+    DEFAULT_SESSION,
+    INTERNAL,
+    LONG_AGO,
+    is_object_id,
+    named_agent,
+    parse_moment,
+    utc_now,
+)
 from nexus.core.ports import Inventory, Row, RunOrigin
 
 
@@ -76,6 +87,8 @@ STORED_IN_SESSION: Final = [*_SESSION, ("_id", ASCENDING)]
 INTERNAL_IN_SESSION: Final = [*_SESSION, (f"metadata.{AGENT_ID}", ASCENDING), ("_id", ASCENDING)]
 # Holds no more than the documents on which work is due: no session, however long, makes claiming slower.
 _WORK_DUE: Final = {"work": {"$gt": ""}}
+# Rows that have a place in the index of long-term memory.
+IS_PLACED: Final = {"recall.place": {"$gte": 0}}
 INDEXES: Final[dict[str, list[IndexModel]]] = {
     "messages": [
         IndexModel([("owner_key", ASCENDING), *_SORTED], name="newest_of_owner"),
@@ -92,6 +105,17 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
         ),
         # Empty where Nexus alone writes. It tells at once whether there is any such row.
         IndexModel([("timestamp", ASCENDING)], name="text_times", partialFilterExpression=TEXT_TIME),
+        IndexModel(
+            [("recall.work", ASCENDING), ("recall.due_at", ASCENDING)],
+            name="recall_due",
+            partialFilterExpression={"recall.work": {"$gt": ""}},
+        ),
+        IndexModel(
+            [("owner_key", ASCENDING), ("recall.place", ASCENDING)],
+            name="recall_place",
+            partialFilterExpression=IS_PLACED,
+        ),
+        IndexModel([("recall.generation", ASCENDING)], name="recall_generation", partialFilterExpression=IS_PLACED),
     ],
     "identities": [IndexModel([("public_key", ASCENDING)], name="one_per_key", unique=True)],
     "configurations": [IndexModel([("environment", ASCENDING)], name="one_per_environment", unique=True)],
@@ -322,6 +346,20 @@ def id_of(text: str) -> Any:
     except (BSONError, ValueError, KeyError, TypeError):
         return text
     return text if _is_condition(value) else value
+
+
+def to_index(row: Row) -> Row:
+    """A row as it is inserted, to be indexed for long-term memory."""
+    return {**row, "recall": {"work": recall.WORDS, "due_at": utc_now()}}
+
+
+def due_now(work: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Row:
+    """The update by which work of long-term memory becomes due on a row, besides these changes.
+
+    It is done once more where it has been claimed already.
+    """
+    due = {"recall.work": work, "recall.due_at": utc_now()}
+    return {"$set": {**changes, **due}, "$unset": {"recall.claim": ""}}
 
 
 def _is_condition(value: Any) -> bool:

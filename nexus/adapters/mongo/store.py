@@ -19,12 +19,13 @@ from pymongo.read_concern import ReadConcern
 from nexus.adapters.mongo.client import Calls, driver_call, insert_call, insert_until_duplicate, read_one
 from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
+from nexus.adapters.mongo.recall import MongoRecall
 from nexus.adapters.mongo.retention import MongoRetention
 from nexus.adapters.mongo.schema import CODEC, EXACT_CODEC, Indexes, inventory, of_session
 from nexus.adapters.mongo.transfer import MongoTransfer
 from nexus.core.errors import ConfigError
 from nexus.core.models import utc_now
-from nexus.core.ports import Inventory, RetentionStore, Row, TurnStore
+from nexus.core.ports import Inventory, RecallIndex, RetentionStore, Row, TurnStore
 from nexus.core.ports.memory import MemoryStore
 from nexus.core.ports.store import TransferStore
 
@@ -48,8 +49,11 @@ async def open_mongo(
     driver: Driver = "motor",
     timeout_ms: int = 1_500,
     server_selection_timeout_ms: int = 1_500,
+    recall: bool = True,
 ) -> AsyncIterator["MongoStore"]:
     """A store on the MongoDB at `uri`. Connects when it is first used; no operation takes longer than `timeout_ms`.
+
+    With `recall`, what is recorded is to be indexed for long-term memory.
 
     Raises:
         ConfigError: the URI cannot be used. The text does not repeat it.
@@ -72,7 +76,7 @@ async def open_mongo(
         raise ConfigError(f"database.uri: {_fault(uri, error)}") from None
     calls = Calls(_MOTOR_CALLS if driver == "motor" else _PYMONGO_CALLS)
     try:
-        yield MongoStore(client, database, calls)
+        yield MongoStore(client, database, calls, recall=recall)
     finally:
         # Ending its sessions at a server that is away takes what is left of the time; motor blocks meanwhile.
         with anyio.CancelScope(shield=True), pymongo.timeout(_CLOSING_S):
@@ -94,7 +98,7 @@ def _fault(uri: str, error: Exception) -> str:
 class MongoStore(MongoMessages):
     """`nexus.core.ports.Store` on MongoDB."""
 
-    def __init__(self, client: Any, database: str, calls: Calls) -> None:
+    def __init__(self, client: Any, database: str, calls: Calls, *, recall: bool) -> None:
         self._client = client
         # What is found there is not written again, so it has to be what no change of the primary takes away.
         self._database = client.get_database(database, codec_options=CODEC, read_concern=ReadConcern("majority"))
@@ -102,11 +106,13 @@ class MongoStore(MongoMessages):
         indexed = self._indexes.ensure
         messages = self._database["messages"]
         # A compaction passes over rows that it does not see, so it is to see those that no majority has yet.
-        super().__init__(messages.with_options(read_concern=ReadConcern("local")), calls, indexed)
+        super().__init__(messages.with_options(read_concern=ReadConcern("local")), calls, indexed, recall=recall)
         self.turns: TurnStore = MongoTurns(self._database["turns"], calls, indexed)
         self.memory: MemoryStore = MongoMemory(self._database, calls, indexed)
         self.retention: RetentionStore = MongoRetention(self._database, calls, indexed)
-        self.transfer: TransferStore = MongoTransfer(messages.with_options(codec_options=EXACT_CODEC), calls, indexed)
+        self.recall: RecallIndex = MongoRecall(self._database, calls, indexed)
+        exact = messages.with_options(codec_options=EXACT_CODEC)
+        self.transfer: TransferStore = MongoTransfer(exact, calls, indexed, recall=recall)
 
     async def prepare(self) -> None:
         """Make the indexes; StoreRejectedError names a collection whose documents break a promise of uniqueness."""

@@ -33,12 +33,14 @@ from nexus.adapters.mongo.client import (
     insert_until_duplicate,
     read_one,
 )
-from nexus.adapters.mongo.schema import EXACT_CODEC, STORED_IN_SESSION, id_text, rows_of_session
+from nexus.adapters.mongo.schema import EXACT_CODEC, STORED_IN_SESSION, id_text, rows_of_session, to_index
 from nexus.core.ports import Row
 
 _PAGE: Final = 500
 _BY_ID: Final = [("_id", ASCENDING)]
 _FOREIGN: Final = {"_id": {"$not": {"$type": "objectId"}}}
+# Whoever imports a row has it indexed anew.
+_WITHOUT_RECALL: Final = {"recall": 0}
 _WHERE: Final = dict.fromkeys(("id", "owner_key", "session_id"), 1)
 # Less than 16 MiB, for the fields that a store adds.
 _MOST_BYTES: Final = (1 << 24) - (1 << 10)
@@ -109,9 +111,10 @@ class MongoTransfer(Operations):
     to_json = staticmethod(to_json)
     from_json = staticmethod(from_json)
 
-    def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]], *, recall: bool) -> None:
         super().__init__(calls, indexed)
         self._messages = messages
+        self._to_index: Callable[[Row], Row] = to_index if recall else dict
 
     def checked(self, document: Row) -> Row:
         """The document as it is read again once it is stored."""
@@ -173,7 +176,7 @@ class MongoTransfer(Operations):
     @insert_call
     async def insert_rows(self, rows: Sequence[Row]) -> int:
         """Store these, up to the first whose `_id` or `id` is taken. Returns how many."""
-        return await insert_until_duplicate(self._messages, [from_json(row) for row in rows])
+        return await insert_until_duplicate(self._messages, [self._to_index(from_json(row)) for row in rows])
 
     @driver_call
     async def _page(self, query: Mapping[str, Any], skip: int) -> list[Row]:
@@ -187,6 +190,6 @@ class MongoTransfer(Operations):
 
     async def _read(self, query: Mapping[str, Any], skip: int, index: Order | None) -> list[Row]:
         # A negative limit: one batch, which is no larger than a large document however large the rows are.
-        cursor = self._messages.find(query, hint=index).sort(_BY_ID).skip(skip).limit(-_PAGE)
+        cursor = self._messages.find(query, _WITHOUT_RECALL, hint=index).sort(_BY_ID).skip(skip).limit(-_PAGE)
         rows: list[Row] = await cursor.batch_size(_PAGE).to_list(_PAGE)
         return rows

@@ -30,7 +30,10 @@ class RecallIndex(Protocol):
         """Keep these entries. What is there of a place and a term is replaced, everything else stays."""
 
     async def finish(self, rows: Sequence[Row], *, next_work: str | None = None, generation: str | None = None) -> None:
-        """Nothing is due on these rows any more, but for `next_work`, at once; `generation` is that of their codes."""
+        """Nothing is due on these rows any more, but for `next_work`, at once; `generation` is that of their codes.
+
+        What became due on a row after it was claimed stays due, here and for the two that follow.
+        """
 
     async def fail(self, row: Row, reason: str) -> None:
         """Nothing is due on the row any more, for this reason."""

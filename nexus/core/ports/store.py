@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Row
 from nexus.core.ports.memory import MemoryStore, TurnStore
+from nexus.core.ports.recall import RecallIndex
 from nexus.core.ports.retention import RetentionStore
 from nexus.core.working_memory import Tail
 
@@ -253,6 +254,10 @@ class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
     @property
     def retention(self) -> RetentionStore:
         """What retention reads and removes."""
+
+    @property
+    def recall(self) -> RecallIndex:
+        """The index of long-term memory."""
 
 
 class TransferStore(Protocol):

@@ -38,9 +38,9 @@ class FakeRecall:
         self._flags: dict[str, _ByTerm] = {}
         self._codes: dict[str, _ByTerm] = {}
 
-    def inserted(self, row_id: str) -> None:
-        """A row was recorded: its words are to be indexed."""
-        self.states[row_id] = {"work": WORDS, "due_at": utc_now()}
+    def written(self, row_id: str) -> None:
+        """A row was recorded, or a later version of it: its words are to be indexed."""
+        _make_due(self.states.setdefault(row_id, {}), WORDS)
 
     async def claim(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
         """Claim up to `limit` messages on which this work has been due the longest by `now`."""
@@ -48,7 +48,7 @@ class FakeRecall:
         due = [row for row in self._store.messages if self._work(row) == work and self._state(row)["due_at"] <= now]
         claimed = sorted(due, key=lambda row: self._state(row)["due_at"])[:limit]
         for row in claimed:
-            self._state(row)["due_at"] = until
+            self._state(row).update(due_at=until, claim=True)
         return [self._store.bounded(row) for row in sorted(claimed, key=_id)]
 
     async def give_places(self, rows: Sequence[Row]) -> dict[str, Place]:
@@ -69,23 +69,24 @@ class FakeRecall:
     async def finish(self, rows: Sequence[Row], *, next_work: str | None = None, generation: str | None = None) -> None:
         """Nothing is due on these rows any more, but for `next_work`."""
         self._ask("finish")
-        for row in self._stored(rows):
-            for name in ("work", "due_at", "failed"):
-                self._state(row).pop(name, None)
-            self._state(row).update({"work": next_work, "due_at": utc_now()} if next_work else {})
-            self._state(row).update({"generation": generation} if generation else {})
+        for state in self._claimed(rows):
+            for name in ("work", "due_at", "failed", "claim"):
+                state.pop(name, None)
+            state.update({"work": next_work, "due_at": utc_now()} if next_work else {})
+            state.update({"generation": generation} if generation else {})
 
     async def fail(self, row: Row, reason: str) -> None:
         """Nothing is due on the row any more, for this reason."""
         self._ask("fail")
-        self._state(row).update(work=_FAILED, due_at=utc_now(), failed=reason)
+        for state in self._claimed([row]):
+            _make_due(state, _FAILED)
+            state["failed"] = reason
 
     async def put_off(self, rows: Sequence[Row], until: datetime) -> None:
         """The work that is due on these rows is due at `until`."""
         self._ask("put_off")
-        for row in rows:
-            if self._work(row) in {WORDS, MEANING}:
-                self._state(row)["due_at"] = until
+        for state in self._claimed(rows):
+            state["due_at"] = until
 
     async def mark(self, owner_key: str, *, limit: int, again: bool = False, after: str = "") -> tuple[int, str]:
         """Have messages of the owner indexed that nothing was ever to be done on; with `again`, all of them."""
@@ -93,7 +94,7 @@ class FakeRecall:
         page = sorted((row for row in self._of(owner_key) if row["_id"] > after), key=_id)[:limit]
         marked = [row for row in page if again or row["_id"] not in self.states]
         for row in marked:
-            self._state(row).update(work=WORDS, due_at=utc_now())
+            _make_due(self._state(row), WORDS)
         return len(marked), page[-1]["_id"] if len(page) == limit else ""
 
     async def mark_outdated(self, generation: str, *, limit: int) -> int:
@@ -106,7 +107,7 @@ class FakeRecall:
             if "place" in state and "work" not in state and state.get("generation") != generation
         ][:limit]
         for state in outdated:
-            state.update(work=MEANING, due_at=utc_now())
+            _make_due(state, MEANING)
         return len(outdated)
 
     async def forget(self, entries: Sequence[Entry]) -> None:
@@ -177,6 +178,9 @@ class FakeRecall:
         ids = {row["_id"] for row in rows}
         return [row for row in self._store.messages if row["_id"] in ids]
 
+    def _claimed(self, rows: Sequence[Row]) -> list[Row]:
+        return [self._state(row) for row in self._stored(rows) if self._state(row).get("claim")]
+
     def _of(self, owner_key: str) -> list[Row]:
         return [row for row in self._store.messages if row.get("owner_key") == owner_key]
 
@@ -202,6 +206,11 @@ class FakeRecall:
             yield from ((self._terms, entry, term, value) for term, value in entry.terms.items())
             yield from ((self._flags, entry, flag, True) for flag in entry.flags)
             yield from ((self._codes, entry, generation, code) for generation, code in entry.codes.items())
+
+
+def _make_due(state: Row, work: str) -> None:
+    state.update(work=work, due_at=utc_now())
+    state.pop("claim", None)
 
 
 def _id(row: Row) -> str:

@@ -93,7 +93,7 @@ class FakeStore:
         if any(known.get("id") == row["id"] for known in self._of(row["owner_key"])):
             return False
         self.plant("messages", [{**kept, "_id": bson.ObjectId(row["_id"])} if "_id" in row else kept])
-        self.recall.inserted(self.messages[-1]["_id"])
+        self.recall.written(self.messages[-1]["_id"])
         return True
 
     async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
@@ -151,6 +151,7 @@ class FakeStore:
         for path, value in stored(dict(changes)).items():
             where, name = place(path)
             where[name] = value
+        self.recall.written(row_id)
         return True
 
     async def recorded_ids(self, owner_key: str, message_ids: Sequence[str]) -> set[str]:

@@ -115,13 +115,13 @@ def store_session(db: Database[dict[str, Any]]) -> None:
 
 
 def documents_of(db: Database[dict[str, Any]], owner: str = "ada", session: str = "s1") -> dict[str, list[Row]]:
-    """Every document of a session, without fields that a store sets itself and the work due on a turn."""
+    """Every document of a session, without fields that a store sets itself and the work due on a turn or a message."""
     own = {"updated_at", "begun_at", "heard_at", "work", "due_at", "rows", "attempts", "overtaken", "delays"}
     found = {}
     for name in COLLECTIONS:
         rows = [*db[name].find({"owner_key": {"$eq": owner}, "session_id": session})]
         for row in rows:
-            for field in own if name in {"session_states", "turns"} else ():
+            for field in own if name in {"session_states", "turns"} else {"recall"}:
                 row.pop(field, None)
             if name != "messages":
                 del row["_id"]

@@ -31,7 +31,7 @@ class FakeTransfer(MongoTransfer):
     """Rows in a list."""
 
     def __init__(self) -> None:
-        super().__init__(None, Calls(1), checkpoint)
+        super().__init__(None, Calls(1), checkpoint, recall=True)
         self.kept: list[Row] = []
         self.fails_after: int | None = None
 

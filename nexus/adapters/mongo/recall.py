@@ -1,0 +1,415 @@
+"""The index of long-term memory in MongoDB (contract §14).
+
+    messages.recall   {work, due_at, claim, place, generation, failed}: what is to be done on a row, and where it stands
+    recall_postings   {_id: "owner|term|block", p: {episode: {offset: occurrence}}, b: {episode: bits}}
+    recall_owners     {_id: owner, episodes: how many were given, messages: how many places}
+    recall_sessions   {_id: "owner|session", episodes: [number], messages: how many places}
+
+- A block is `_BLOCK` episodes of an owner. Flags have bits; codes stand as terms do, each in place of an occurrence.
+- Postings are read by their `_id`s alone, those of all blocks that there are: not every server has an index for more.
+- Every step can be repeated with the same effect, and a row has its work until it is said to be done. So what an
+  indexer that ends in between leaves behind is done again.
+- Numbers are taken where none were taken since they were read. Those that are not used then leave a gap.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from bson import ObjectId
+from bson.codec_options import CodecOptions
+from bson.int64 import Int64
+from pymongo import ASCENDING, DESCENDING, UpdateOne
+from pymongo.errors import BulkWriteError, ExecutionTimeout, NetworkTimeout
+
+from nexus.adapters.mongo.client import DUPLICATE_KEY, Calls, Operations, driver_call, read_one, read_page
+from nexus.adapters.mongo.messages import Rows
+from nexus.adapters.mongo.schema import IS_PLACED, STORED_IN_SESSION, due_now, id_of, id_text
+from nexus.core.models import DEFAULT_SESSION, utc_now
+from nexus.core.ports import Row
+from nexus.core.recall import EPISODE, MEANING, WORDS, Entry, IndexStatus, Place, Postings
+
+_Item = TypeVar("_Item")
+
+# Episodes of a document of postings.
+_BLOCK: Final = 64
+# What is changed in one operation, and what is read, so that it takes a small part of the time limit.
+_AT_ONCE: Final = 500
+_READ_AT_ONCE: Final = 2_000
+_FAILED: Final = "failed"
+_FAULTS_SHOWN: Final = 20
+_LONGEST_REASON: Final = 200
+_ID: Final = {"_id": 1}
+_OWNER_AND_PLACE: Final = {"owner_key": 1, "recall.place": 1}
+_PLACE: Final = {"recall.place": 1}
+_FAULT: Final = {"id": 1, "recall.failed": 1}
+_LAST_EPISODE: Final = {"messages": 1, "episodes": {"$slice": -1}}
+_FIRST_DUE_FIRST: Final = [("recall.due_at", ASCENDING)]
+_LAST_FAILED_FIRST: Final = [("recall.due_at", DESCENDING)]
+_BY_ID: Final = [("_id", ASCENDING)]
+
+
+class MongoRecall(Operations):
+    """`nexus.core.ports.RecallIndex` on collections of a database; see `MongoMessages`."""
+
+    def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(calls, indexed)
+        self._messages = database["messages"]
+        self._rows = Rows(self._messages)
+        plain = CodecOptions[dict[str, Any]]()
+        self._postings = database["recall_postings"].with_options(codec_options=plain)
+        self._owners = database["recall_owners"].with_options(codec_options=plain)
+        self._sessions = database["recall_sessions"].with_options(codec_options=plain)
+
+    @driver_call
+    async def claim(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
+        """Claim up to `limit` messages on which this work has been due the longest by `now`; it is then due at `until`.
+
+        Each has the claim's own number until its work is done, or due again for another reason.
+        """
+        due = {"recall.work": {"$eq": work}, "recall.due_at": {"$lte": now}}
+        ids = [row["_id"] for row in await read_page(self._messages, due, _ID, _FIRST_DUE_FIRST, limit)]
+        claim = ObjectId()
+        rows: list[Row] = []
+        for some in _chunks(ids):
+            await self._change(some, due, {"$set": {"recall.due_at": until, "recall.claim": claim}})
+            claimed = {"_id": {"$in": some}, "recall.claim": claim}
+            rows += await self._rows.find(claimed, limit=len(some), order=())
+        return sorted(rows, key=_id)
+
+    @driver_call
+    async def give_places(self, rows: Sequence[Row]) -> dict[str, Place]:
+        """By `_id`, the places of these rows; one that has none gets the next of its session."""
+        places = await self._places(rows)
+        waiting = sorted((row for row in rows if row["_id"] not in places), key=_id)
+        if not waiting:
+            return places
+        while waiting:
+            taken = await self._take_places(waiting)
+            # Of two that give places to a row, the first does.
+            updates = [
+                UpdateOne({"_id": id_of(row_id), "recall.place": None}, {"$set": {"recall.place": place}})
+                for row_id, place in taken.items()
+            ]
+            await _write(self._messages, updates)
+            waiting = [row for row in waiting if row["_id"] not in taken]
+        return await self._places(rows)
+
+    @driver_call
+    async def write(self, entries: Sequence[Entry]) -> None:
+        """Keep these entries."""
+        await _write(self._postings, _updates(entries))
+
+    @driver_call
+    async def finish(self, rows: Sequence[Row], *, next_work: str | None = None, generation: str | None = None) -> None:
+        """Nothing is due on these rows any more, but for `next_work`, at once; `generation` is that of their codes."""
+        done = dict.fromkeys(("recall.claim", "recall.failed"), "")
+        kept: Row = {"recall.generation": generation} if generation else {}
+        if next_work:
+            kept |= {"recall.work": next_work, "recall.due_at": utc_now()}
+        else:
+            done |= dict.fromkeys(("recall.work", "recall.due_at"), "")
+        await self._change_claimed(rows, {"$unset": done, **({"$set": kept} if kept else {})})
+
+    @driver_call
+    async def fail(self, row: Row, reason: str) -> None:
+        """Nothing is due on the row any more, for this reason."""
+        failed = {"work": _FAILED, "due_at": utc_now(), "failed": reason[:_LONGEST_REASON]}
+        change = {"$set": {f"recall.{name}": value for name, value in failed.items()}, "$unset": {"recall.claim": ""}}
+        await self._change_claimed([row], change)
+
+    @driver_call
+    async def put_off(self, rows: Sequence[Row], until: datetime) -> None:
+        """The work that is due on these rows is due at `until`."""
+        await self._change_claimed(rows, {"$set": {"recall.due_at": until}})
+
+    @driver_call
+    async def mark(self, owner_key: str, *, limit: int, again: bool = False, after: str = "") -> tuple[int, str]:
+        """Have messages of the owner indexed that nothing was ever to be done on; with `again`, all of them."""
+        owner = {"owner_key": {"$eq": owner_key}}
+        query: Row = {**owner}
+        if after:
+            # Other than `$gt` in a query, it compares `_id`s of all types.
+            query["$expr"] = {"$gt": ["$_id", {"$literal": id_of(after)}]}
+        page = await self._rows.find(query, limit=limit, only=_ID, index=STORED_IN_SESSION, order=_BY_ID)
+        unmarked = owner if again else {**owner, "recall": {"$exists": False}}
+        marked = await self._change([id_of(row["_id"]) for row in page], unmarked, due_now(WORDS))
+        return marked, page[-1]["_id"] if len(page) == limit else ""
+
+    @driver_call
+    async def mark_outdated(self, generation: str, *, limit: int) -> int:
+        """Have up to `limit` indexed messages embedded that have no codes of this generation; how many there were."""
+        outdated = {**IS_PLACED, "recall.generation": {"$ne": generation}, "recall.work": None}
+        found = await self._messages.find(outdated, _ID, limit=limit).to_list(None)
+        return await self._change([row["_id"] for row in found], {"recall.work": None}, due_now(MEANING))
+
+    @driver_call
+    async def forget(self, entries: Sequence[Entry]) -> None:
+        """Remove these terms, flags and codes of these places."""
+        await _write(self._postings, _updates(entries, forget=True))
+
+    @driver_call
+    async def postings(
+        self,
+        owner_key: str,
+        terms: Collection[str],
+        flags: Collection[str],
+        *,
+        session_id: str | None = None,
+        generation: str | None = None,
+    ) -> Postings:
+        """What the index has of these terms and flags, and the codes of a generation; of one session or of all."""
+        owner = _escaped(owner_key)
+        if session_id is None:
+            known = await read_one(self._owners, {"_id": owner})
+            numbers: Collection[int] = range(known["episodes"]) if known else ()
+        else:
+            known = await read_one(self._sessions, {"_id": f"{owner}|{session_id}"})
+            numbers = known["episodes"] if known else ()
+        blocks = {number // _BLOCK for number in numbers}
+        codes = _codes_of(generation) if generation else ""
+        found = _Found(None if session_id is None else {*map(str, numbers)})
+        wanted = {*terms, *flags, *([codes] if codes else ())}
+        for document in await _of_ids(
+            self._postings, [f"{owner}|{term}|{block}" for term in wanted for block in blocks]
+        ):
+            found.add(document)
+        return Postings(
+            known["messages"] if known else 0,
+            {term: found.places[term] for term in terms if term in found.places},
+            {flag: found.bits[flag] for flag in flags if flag in found.bits},
+            found.places.get(codes, {}),
+        )
+
+    @driver_call
+    async def places_of(self, owner_key: str, row_ids: Collection[str]) -> set[Place]:
+        """The places of the rows with these `_id`s, of those that have one."""
+        return {*(await self._read_places([*row_ids], owner_key)).values()}
+
+    @driver_call
+    async def rows_at(self, owner_key: str, places: Collection[Place]) -> dict[Place, Row]:
+        """The rows at these places."""
+        placed: dict[str, Place] = {}
+        for some in _chunks([*places]):
+            query = {"owner_key": {"$eq": owner_key}, "recall.place": {"$in": some}}
+            found = await self._messages.find(query, _PLACE, batch_size=len(some) + 1).to_list(None)
+            placed |= {id_text(row["_id"]): Place(row["recall"]["place"]) for row in found}
+        rows = await self._rows.of_ids(owner_key, [*placed])
+        return {placed[row["_id"]]: row for row in rows}
+
+    @driver_call
+    async def status(self, owner_key: str | None = None) -> IndexStatus:
+        """The states of an owner's messages, or of all."""
+        owner = {} if owner_key is None else {"owner_key": {"$eq": owner_key}}
+        failed = {**owner, "recall.work": _FAILED}
+        faults = await read_page(self._messages, failed, _FAULT, _LAST_FAILED_FIRST, _FAULTS_SHOWN)
+        return IndexStatus(
+            indexed=await self._count({**owner, **IS_PLACED}),
+            waiting=await self._count({**owner, "recall.work": WORDS}),
+            failed=await self._count(failed),
+            unmarked=await self._count({**owner, "recall": {"$exists": False}}),
+            meaning_waiting=await self._count({**owner, "recall.work": MEANING}),
+            faults={str(row.get("id") or id_text(row["_id"])): row["recall"]["failed"] for row in faults},
+        )
+
+    async def _count(self, query: Row) -> int | None:
+        try:
+            return int(await self._messages.count_documents(query))
+        except (ExecutionTimeout, NetworkTimeout):
+            return None
+
+    async def _change_claimed(self, rows: Sequence[Row], change: Row) -> None:
+        """Change rows, but for those on which work has become due since they were claimed."""
+        await self._change([id_of(row["_id"]) for row in rows], {"recall.claim": {"$ne": None}}, change)
+
+    async def _change(self, ids: Sequence[Any], query: Row, change: Row) -> int:
+        """Change those of the rows with these `_id`s that the query matches; how many there were."""
+        changed = 0
+        for some in _chunks(ids):
+            # With the hint: else the server may go through all that is due for a few of them.
+            result = await self._messages.update_many({"_id": {"$in": some}, **query}, change, hint=_BY_ID)
+            changed += result.modified_count
+        return changed
+
+    async def _places(self, rows: Sequence[Row]) -> dict[str, Place]:
+        return await self._read_places([row["_id"] for row in rows])
+
+    async def _read_places(self, row_ids: Sequence[str], owner_key: str | None = None) -> dict[str, Place]:
+        ids = [*map(id_of, row_ids)]
+        found = await _of_ids(self._messages, ids, _OWNER_AND_PLACE)
+        own = found if owner_key is None else [row for row in found if row["owner_key"] == owner_key]
+        return {id_text(row["_id"]): row["recall"]["place"] for row in own if "place" in row.get("recall", ())}
+
+    async def _take_places(self, rows: Sequence[Row]) -> dict[str, Place]:
+        """By `_id`, places for these rows, but for those of owners and sessions of which others take some just now."""
+        sessions: dict[str, _Session] = {}
+        for row in rows:
+            sessions.setdefault(_session_id(row), _Session(_escaped(row["owner_key"]))).row_ids.append(row["_id"])
+        for known in await _of_ids(self._sessions, [*sessions], _LAST_EPISODE):
+            sessions[known["_id"]].messages, sessions[known["_id"]].last = known["messages"], known["episodes"][-1]
+        first = await self._take_episodes(sessions.values())
+        changes: dict[str, tuple[int, Row]] = {}
+        for key, session in sessions.items():
+            if session.owner in first:
+                session.new = [first[session.owner] + number for number in range(session.needed)]
+                first[session.owner] += session.needed
+                pushed = {"$push": {"episodes": {"$each": session.new}}} if session.new else {}
+                changes[key] = session.messages, {"$inc": {"messages": len(session.row_ids)}, **pushed}
+        taken = await _take(self._sessions, changes)
+        return {row_id: place for key in taken for row_id, place in sessions[key].places().items()}
+
+    async def _take_episodes(self, sessions: Collection["_Session"]) -> dict[str, int]:
+        """By owner, the first of the episodes that these sessions need; none of owners of which others take some."""
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for session in sessions:
+            counts[session.owner].update(episodes=session.needed, messages=len(session.row_ids))
+        known = {each["_id"]: each for each in await _of_ids(self._owners, [*counts])}
+        changes = {
+            owner: (known[owner]["messages"] if owner in known else 0, {"$inc": dict(count)})
+            for owner, count in counts.items()
+        }
+        return {
+            owner: known[owner]["episodes"] if owner in known else 0 for owner in await _take(self._owners, changes)
+        }
+
+
+@dataclass(slots=True)
+class _Session:
+    """Rows of a session that get places, and where it stands.
+
+    Attributes:
+        owner: escaped.
+        messages: how many places were given.
+        last: its last episode, if there is one.
+        new: those that it gets now.
+    """
+
+    owner: str
+    row_ids: list[str] = field(default_factory=list)
+    messages: int = 0
+    last: int = 0
+    new: list[int] = field(default_factory=list)
+
+    @property
+    def needed(self) -> int:
+        """How many more episodes its rows need."""
+        return _episodes(self.messages + len(self.row_ids)) - _episodes(self.messages)
+
+    def places(self) -> dict[str, Place]:
+        """By `_id`, the next places."""
+        free = self.messages % EPISODE
+        episodes = [self.last, *self.new] if free else self.new
+        return {
+            row_id: Place(episodes[at // EPISODE] * EPISODE + at % EPISODE)
+            for at, row_id in enumerate(self.row_ids, free)
+        }
+
+
+class _Found:
+    """Postings that were read, of some episodes or, for None, of all."""
+
+    def __init__(self, episodes: Collection[str] | None) -> None:
+        self._episodes = episodes
+        self.places: dict[str, dict[str, Any]] = {}
+        self.bits: dict[str, dict[str, int]] = {}
+
+    def add(self, document: Row) -> None:
+        """Add what is of these episodes, without what is left of what was removed."""
+        term = document["_id"].partition("|")[2].rpartition("|")[0]
+        for found, part in ((self.places, "p"), (self.bits, "b")):
+            by_episode = document.get(part, {})
+            if kept := {
+                episode: value
+                for episode, value in by_episode.items()
+                if value and (self._episodes is None or episode in self._episodes)
+            }:
+                found.setdefault(term, {}).update(kept)
+
+
+async def _take(collection: Any, changes: Mapping[str, tuple[int, Row]]) -> list[str]:
+    """Change these documents where they still have so many `messages`, of which the change makes more.
+
+    Returns the `_id`s of those that were changed; perhaps without one that another took from in the same moment.
+    """
+    claim = ObjectId()
+    updates = [
+        UpdateOne({"_id": key, "messages": seen}, {**change, "$set": {"claim": claim}}, upsert=not seen)
+        for key, (seen, change) in changes.items()
+    ]
+    for some in _chunks(updates):
+        try:
+            await collection.bulk_write(some, ordered=False)
+        except BulkWriteError as error:
+            # A document that is not there yet was made by another in this moment.
+            faults = error.details["writeConcernErrors"] + error.details["writeErrors"]
+            if any(fault.get("code") != DUPLICATE_KEY for fault in faults):
+                raise
+    return [found["_id"] for found in await _of_ids(collection, [*changes], {"claim": 1}) if found["claim"] == claim]
+
+
+async def _write(collection: Any, updates: Sequence[UpdateOne]) -> None:
+    for some in _chunks(updates):
+        await collection.bulk_write(some, ordered=False)
+
+
+async def _of_ids(collection: Any, ids: Sequence[Any], projection: Mapping[str, Any] | None = None) -> list[Row]:
+    found: list[Row] = []
+    for some in _chunks(ids, _READ_AT_ONCE):
+        # In one batch, where it is not large, so that the server keeps no cursor.
+        found += await collection.find({"_id": {"$in": some}}, projection, batch_size=len(some) + 1).to_list(None)
+    return found
+
+
+def _updates(entries: Sequence[Entry], *, forget: bool = False) -> list[UpdateOne]:
+    """Updates of postings, one a document, that add these entries or remove them."""
+    values: defaultdict[str, Row] = defaultdict(dict)
+    bits: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for entry in entries:
+        episode, at = divmod(entry.place, EPISODE)
+        owner, block, path = _escaped(entry.owner_key), episode // _BLOCK, f"p.{episode}.{at}"
+        for term, value in entry.terms.items():
+            values[f"{owner}|{term}|{block}"][path] = value
+        for generation, code in entry.codes.items():
+            values[f"{owner}|{_codes_of(generation)}|{block}"][path] = code
+        for flag in entry.flags:
+            bits[f"{owner}|{flag}|{block}"][f"b.{episode}"] |= 1 << at
+    updates = []
+    for key in {**values, **bits}:
+        change: Row = {}
+        if key in values:
+            change["$unset" if forget else "$set"] = values[key]
+        if key in bits:
+            masks = {path: {"and": Int64(~mask)} if forget else {"or": Int64(mask)} for path, mask in bits[key].items()}
+            change["$bit"] = masks
+        updates.append(UpdateOne({"_id": key}, change, upsert=not forget))
+    return updates
+
+
+def _escaped(owner_key: str) -> str:
+    """The owner as the first part of an `_id`: what follows the first `|` is of no other."""
+    return owner_key.replace("%", "%25").replace("|", "%7C")
+
+
+def _session_id(row: Row) -> str:
+    """The `_id` of the row's session; that of the owner alone for the rows of all sessions whose name is no text."""
+    session, owner = row.get("session_id") or DEFAULT_SESSION, _escaped(row["owner_key"])
+    return f"{owner}|{session}" if isinstance(session, str) else owner
+
+
+def _codes_of(generation: str) -> str:
+    return f"~{generation}"
+
+
+def _episodes(messages: int) -> int:
+    return -(-messages // EPISODE)
+
+
+def _id(row: Row) -> str:
+    row_id: str = row["_id"]
+    return row_id
+
+
+def _chunks(items: Sequence[_Item], size: int = _AT_ONCE) -> Iterator[Sequence[_Item]]:
+    return (items[first : first + size] for first in range(0, len(items), size))
