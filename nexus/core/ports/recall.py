@@ -78,9 +78,11 @@ class RecallIndex(Protocol):
 class Embedder(Protocol):
     """Gives texts vectors whose signs tell how near their meanings are.
 
+    - Texts may be of any length; of a long one the beginning counts.
     - `generation` names the model, its version and all else on which vectors depend; vectors of different ones are
       never compared.
-    - Errors: `ModelUnavailableError` where it cannot be asked now; `ValueError` for a text it will never take.
+    - Errors: `ModelUnavailableError` where it cannot be asked now; `ValueError` for a text it will never take,
+      also among others.
     """
 
     @property

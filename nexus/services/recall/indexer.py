@@ -39,8 +39,6 @@ _MOST_ROWS: Final = 500
 _MOST_EMBEDDED: Final = 64
 _ROWS_IN_THREAD: Final = 20
 _IN_THREAD: Final = anyio.CapacityLimiter(1)
-# Characters of a message that an embedder is asked about.
-_MOST_ASKED: Final = 1_000
 _MOST_MARKED: Final = 2_000
 # How long giving back a claim may hold up the end of a service.
 _GIVE_BACK_S: Final = 0.5
@@ -182,7 +180,7 @@ class Indexer:
         return False
 
     async def _write_meaning(self, embedder: Embedder, rows: Sequence[Row]) -> None:
-        texts = [text[:_MOST_ASKED] for text in await _in_thread(text_of, rows)]
+        texts = await _in_thread(text_of, rows)
         try:
             codes = iter(await embedder.codes_of_texts([text for text in texts if text]))
         except ValueError as error:

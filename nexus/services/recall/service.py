@@ -16,8 +16,6 @@ from nexus.services.recall.terms import BY_ASSISTANT, dates_named, terms_of
 
 # Terms of a question: of one with more, those of its beginning and its end.
 _MOST_TERMS: Final = 64
-# Characters of a question that an embedder is asked about.
-_MOST_ASKED: Final = 1_000
 # Places that are ranked beyond the limit, for those whose rows have been removed.
 _SPARE: Final = 8
 # About how many characters of other work an entry of the postings is worth.
@@ -64,7 +62,7 @@ class Recall:
     async def _embed(self, embedder: Embedder, question: str, read: "_Read") -> None:
         # Without it words find, and `Found.generation` says that they alone did.
         with suppress(ModelUnavailableError, ValueError):
-            read.code = await embedder.code_of_question(question[:_MOST_ASKED])
+            read.code = await embedder.code_of_question(question)
 
     async def _exclude(self, owner_key: str, row_ids: Collection[str], read: "_Read") -> None:
         read.without = await self._index.places_of(owner_key, row_ids)

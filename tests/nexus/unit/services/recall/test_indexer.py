@@ -198,7 +198,7 @@ async def test_an_embedder() -> None:
     async with index.indexing(embedder):
         status = await index.done()
     assert (status.indexed, status.failed) == (4, 0)
-    assert embedder.asked == ["tea", "x" * 1_000, "coffee", "🎉"]
+    assert embedder.asked == ["tea", "x" * 5_000, "coffee", "🎉"]
     assert (await index.found("teapot", embedder))[0] == "m0"
 
 
