@@ -535,6 +535,43 @@ async def test_a_call_of_a_memory_tool() -> None:
     assert client.disbelieved == 3
 
 
+async def test_a_search() -> None:
+    """Its own answer comes back, of what it was asked for; an error is raised with its code."""
+    bus, searches = MemoryBus(), list[Message]()
+    content = {"status": "success", "hits": [], "considered": 3}
+
+    async def serve() -> None:
+        async for delivery in requests:
+            asked = decode(delivery.payload)
+            searches.append(asked)
+            topic = f"{Topics.MEMORY_SEARCH_RESULT}.{asked.metadata['reply_to']}"
+            said = refusal("HISTORY_UNAVAILABLE") if asked.content["query"] == "fail" else content
+            for message in (
+                answer(asked, content).model_copy(update={"owner_key": "eve"}),
+                answer(asked, {"status": "success"}),
+                answer(asked, said),
+            ):
+                await bus.publish(topic, encode(message))
+
+    async with bus.subscribe(Topics.MEMORY_SEARCH) as requests, anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        async with ContextClient(bus).listening() as client:
+            assert await client.search_memory("ada", "狗") == content
+            assert (
+                await client.search_memory("ada", "x", session_id="s", scope="session", limit=3, timeout=9) == content
+            )
+            with pytest.raises(AnswerError) as caught:
+                await client.search_memory("ada", "fail")
+        tasks.cancel_scope.cancel()
+    assert (caught.value.code, caught.value.code.retryable) == (ErrorCode.HISTORY_UNAVAILABLE, True)
+    assert [search.content for search in searches[:2]] == [
+        {"query": "狗", "limit": 10},
+        {"query": "x", "session_id": "s", "scope": "session", "limit": 3},
+    ]
+    assert [search.metadata["deadline_ms"] for search in searches[:2]] == [5_000, 9_000]
+    assert client.disbelieved == 6
+
+
 async def test_a_context_comes_after_what_was_said() -> None:
     """A request names what was sent since the last context of its owner, but nothing of its own run, which has it.
 
