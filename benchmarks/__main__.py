@@ -4,106 +4,22 @@ Needs NEXUS_TEST_REDIS_URL and NEXUS_TEST_MONGO_URI. Some ten minutes; `--quick`
 """
 
 import argparse
-import os
-import statistics
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from itertools import islice
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from pymongo import MongoClient
 from redis import Redis
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.bench import Bench, Extent, Measure, p50, run
 from benchmarks.data import Owners, overview_call
-from benchmarks.processes import Place, Requester, serving
+from benchmarks.processes import Place, serving
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 
-Mongo = MongoClient[dict[str, Any]]
-
 _USUAL: Final = Owners("usual", rows=100, number=100)
-_INSERTED_AT_ONCE: Final = 5_000
-_SLICES: Final = 4
 _WARM_UP: Final = 100
 _ASSEMBLED: Final = 20
-_INDEX: Final = [("owner_key", 1), ("timestamp", -1), ("_id", -1)]
 _OVERVIEWS_S: Final = 30.0
-
-console = Console(width=110)
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """How much is measured."""
-
-    rounds: int = 5
-    one_at_a_time: int = 200
-    at_once: int = 1_600
-    long_rows: int = 1_000_000
-    builds: int = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A line of the table: the median of the rounds' values, and how far they spread."""
-
-    name: str
-    at_most: float
-    values: Sequence[float]
-    unit: str = ""
-
-    @property
-    def median(self) -> float:
-        """Of the rounds."""
-        return statistics.median(self.values)
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """Servers, the client that asks, and how much is asked."""
-
-    redis_url: str
-    mongo_uri: str
-    run: str
-    mongo: Mongo
-    requester: Requester
-    extent: Extent
-
-    def place(self, name: str, owners: Sequence[Owners]) -> Place:
-        """A database with these owners' rows, and the index by which their newest are found."""
-        place = Place(self.redis_url, self.mongo_uri, f"{self.run}_{name}")
-        messages = self.mongo[place.name]["messages"]
-        messages.create_index(_INDEX)
-        for each in owners:
-            documents = each.documents()
-            while batch := [*islice(documents, _INSERTED_AT_ONCE)]:
-                messages.insert_many(batch, ordered=False)
-        return place
-
-    def ask(  # noqa: PLR0917  # what is asked, in one line
-        self, place: Place, owners: Owners, layout: str, requests: int, at_once: int = 1, first: int = 0
-    ) -> Any:
-        """Ask the replica at the place, the owners in turn; see `benchmarks.requester`."""
-        keys = [owners.key(number) for number in range(owners.number)]
-        return self.requester.ask(place, keys, layout, requests=requests, at_once=at_once, first=first)
-
-    def alternate(
-        self, one: Callable[[int, int], Any], other: Callable[[int, int], Any], requests: int
-    ) -> Iterator[Any]:
-        """In each round let both answer in short slices, in turn. Yields a pair of lists of results a round."""
-        size = requests // _SLICES
-        for number in range(self.extent.rounds):
-            results: tuple[list[Any], list[Any]] = ([], [])
-            for slice_number in range(_SLICES):
-                first = (number * _SLICES + slice_number) * size
-                for side, ask in enumerate((one, other)):
-                    results[side].append(ask(size, first))
-            yield results
 
 
 def main() -> None:
@@ -119,32 +35,7 @@ def main() -> None:
     extent = Extent(rounds=given.rounds)
     if given.quick:
         extent = replace(extent, one_at_a_time=100, at_once=400, long_rows=100_000, builds=10_000)
-    measures: list[Measure] = []
-    with _bench(extent) as bench:
-        for name in given.measures or _MEASURES:
-            with console.status(name):
-                measures += _MEASURES[name](bench)
-            console.print(f"{datetime.now(UTC):%H:%M:%S} {name}")
-    console.print(_table(measures, extent))
-
-
-@contextmanager
-def _bench(extent: Extent) -> Iterator[Bench]:
-    redis_url, mongo_uri = (os.environ.get(name, "") for name in ("NEXUS_TEST_REDIS_URL", "NEXUS_TEST_MONGO_URI"))
-    if not (redis_url and mongo_uri):
-        raise SystemExit("Benchmarks need a real Redis and MongoDB: set NEXUS_TEST_REDIS_URL and NEXUS_TEST_MONGO_URI.")
-    run = f"nexus_bench_{uuid.uuid4().hex[:8]}"
-    requester = Requester()
-    with Mongo(mongo_uri) as mongo, Redis.from_url(redis_url) as redis:
-        try:
-            yield Bench(redis_url, mongo_uri, run, mongo, requester, extent)
-        finally:
-            requester.close()
-            for name in mongo.list_database_names():
-                if name.startswith(run):
-                    mongo.drop_database(name)
-            for key in redis.scan_iter(f"{run}*", count=1_000):
-                redis.unlink(key)
+    run(extent, {name: _MEASURES[name] for name in given.measures or _MEASURES})
 
 
 def dialogue_and_floor(bench: Bench) -> list[Measure]:
@@ -161,7 +52,7 @@ def dialogue_and_floor(bench: Bench) -> list[Measure]:
                 lambda size, first: bench.ask(floors, _USUAL, "dialogue", size, first=first),
                 bench.extent.one_at_a_time,
             ):
-                p50s.append(_p50(build) / _p50(floor))
+                p50s.append(p50(build) / p50(floor))
             for build, floor in bench.alternate(
                 lambda size, first: bench.ask(ours, _USUAL, "dialogue", size, 32, first),
                 lambda size, first: bench.ask(floors, _USUAL, "dialogue", size, 32, first),
@@ -174,7 +65,7 @@ def dialogue_and_floor(bench: Bench) -> list[Measure]:
             lambda size, first: bench.ask(ours, _USUAL, "dialogue", size, first=first),
             bench.extent.one_at_a_time,
         ):
-            agents.append(_p50(agent) / _p50(dialogue))
+            agents.append(p50(agent) / p50(dialogue))
     return [
         Measure("build ÷ floor, p50, one at a time, dialogue", 1.4, p50s),
         Measure("floor's rate ÷ build's, 32 at once", 1.6, rates),
@@ -202,7 +93,7 @@ def long_history(bench: Bench) -> list[Measure]:
         for owners in (long, short):
             bench.ask(place, owners, "dialogue", _WARM_UP // 2)
         ratios = [
-            _p50(of_long) / _p50(of_short)
+            p50(of_long) / p50(of_short)
             for of_long, of_short in bench.alternate(
                 lambda size, first: bench.ask(place, long, "dialogue", size, first=first),
                 lambda size, first: bench.ask(place, short, "dialogue", size, first=first),
@@ -259,28 +150,10 @@ _MEASURES: Final[dict[str, Callable[[Bench], list[Measure]]]] = {
 }
 
 
-def _p50(results: Sequence[Any]) -> float:
-    times: list[float] = [ms for result in results for ms in result["ms"]]
-    return statistics.median(times)
-
-
 def _rate(results: Sequence[Any]) -> float:
     answers: int = sum(len(result["ms"]) for result in results)
     seconds: float = sum(result["seconds"] for result in results)
     return answers / seconds
-
-
-def _table(measures: Sequence[Measure], extent: Extent) -> Table:
-    table = Table(title=f"medians of {extent.rounds} rounds", title_justify="left")
-    table.add_column("measure")
-    for column in ("at most", "median", "rounds"):
-        table.add_column(column, justify="right")
-    for measure in measures:
-        spread = f"{min(measure.values):.3g} to {max(measure.values):.3g}"
-        shown = f"{measure.median:.3g} {measure.unit}".strip()
-        style = None if measure.median <= measure.at_most else "bold red"
-        table.add_row(measure.name, f"{measure.at_most:g}", shown, spread, style=style)
-    return table
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate
+from itertools import accumulate, cycle, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ Document = dict[str, Any]
 _LOCOMO_SESSION: Final = re.compile(r"session_\d+")
 _LOCOMO_DATE: Final = "%I:%M %p on %d %B, %Y"
 _ROLES: Final = ("HUMAN", "AI")
+# How frequent the words of a made vocabulary are, each added to those before.
+_SHARES: Final = [*accumulate((30 + at) ** -1.6 for at in range(20_000))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,53 +94,62 @@ def _document(  # noqa: PLR0917  # the fields of a document, in their order
     }
 
 
-class MadeUp:
-    """Made texts: the n-th word of their vocabulary is 1/n times as frequent as the first, as it is in languages.
+class Repeated:
+    """The texts of conversations, in order and over again, each time in new sessions; and their questions."""
 
-    One in five messages is Chinese. The same seed gives the same texts.
+    def __init__(self, conversations: Sequence[Conversation]) -> None:
+        self._documents = [document for each in conversations for document in each.documents]
+        questions = [question.text for each in conversations for question in each.questions]
+        random.Random(1).shuffle(questions)  # noqa: S311  # nothing secret
+        self._questions = cycle(questions)
+
+    def question(self) -> str:
+        """The next one."""
+        return next(self._questions)
+
+    def documents(self, owner: str, number: int) -> Iterator[Document]:
+        """So many messages of an owner."""
+        for at, document in enumerate(islice(cycle(self._documents), number)):
+            session = f"{at // len(self._documents)}-{document['owner_key']}-{document['session_id']}"
+            yield {**document, "id": f"{owner}-{at}", "owner_key": owner, "session_id": session}
+
+
+class MadeUp:
+    """Made texts without any subject, of which one in five is Chinese. The same seed gives the same texts.
+
+    Of each vocabulary some words are frequent and most are rare, about as in LoCoMo without the words that say nothing.
     """
 
-    _WORDS: Final = 20_000
-    _CHARACTERS: Final = 3_000
     _CHINESE: Final = 0.2
-    _LENGTHS: Final = (4, 30)
     _IN_A_SESSION: Final = 60
 
     def __init__(self, seed: int = 1) -> None:
         self._random = random.Random(seed)  # noqa: S311  # nothing secret
-        letters = "aeiou", "bcdfghklmnprstvw"
-        self._words = [
-            "".join(self._random.choice(letters[at % 2]) for at in range(self._random.randint(3, 9)))
-            for _ in range(self._WORDS)
-        ]
-        self._characters = [chr(0x4E00 + at * 6) for at in range(self._CHARACTERS)]
-        self._random.shuffle(self._characters)
-        self._shares = {
-            len(items): [*accumulate(1 / (at + 1) for at in range(len(items)))]
-            for items in (self._words, self._characters)
-        }
+        characters = self._random.sample([chr(code) for code in range(0x4E00, 0x9FA5)], 1_500)
+        self._english = self._vocabulary("aeioubcdfghklmnprstvw", (4, 9))
+        self._chinese = self._vocabulary(characters, (1, 2))
 
-    def text(self) -> str:
-        """Of a message."""
-        length = self._random.randint(*self._LENGTHS)
-        return (
-            self._chosen(self._characters, length, "")
-            if self._random.random() < self._CHINESE
-            else self.question(length)
-        )
+    def message(self) -> str:
+        """A text of 4 to 30 words."""
+        return self._text(self._random.randint(4, 30))
 
-    def question(self, length: int = 8) -> str:
-        """So many words."""
-        return self._chosen(self._words, length, " ")
+    def question(self) -> str:
+        """A text of 3 to 9 words."""
+        return self._text(self._random.randint(3, 9))
 
     def documents(self, owner: str, number: int) -> Iterator[Document]:
         """So many messages of an owner."""
         first = datetime(2024, 1, 1, tzinfo=UTC)
         for at in range(number):
             session, place = divmod(at, self._IN_A_SESSION)
-            role = _ROLES[at % 2]
             moment = first + session * timedelta(hours=9)
-            yield _document(owner, f"s{session}", f"{owner}-{at}", role, self.text(), moment, place)
+            yield _document(owner, f"s{session}", f"{owner}-{at}", _ROLES[at % 2], self.message(), moment, place)
 
-    def _chosen(self, items: list[str], length: int, between: str) -> str:
-        return between.join(self._random.choices(items, cum_weights=self._shares[len(items)], k=length))
+    def _text(self, words: int) -> str:
+        is_chinese = self._random.random() < self._CHINESE
+        return ("" if is_chinese else " ").join(
+            self._random.choices(self._chinese if is_chinese else self._english, cum_weights=_SHARES, k=words)
+        )
+
+    def _vocabulary(self, letters: Sequence[str], lengths: tuple[int, int]) -> list[str]:
+        return ["".join(self._random.choices(letters, k=self._random.randint(*lengths))) for _ in _SHARES]

@@ -55,17 +55,28 @@ def _rows(owner: str) -> Iterator[dict[str, Any]]:
             }
 
 
-def build_request(owner: str, layout: str, reply_to: str) -> tuple[str, bytes]:
-    """The id and the bytes of a request that begins a new run of the owner."""
+def build_request(
+    owner: str, layout: str, reply_to: str, *, text: str | None = None, recall: bool | None = None
+) -> tuple[str, bytes]:
+    """The id and the bytes of a request that begins a new run of the owner, with this text or one like others."""
     run_id, request_id, input_id = (f"{kind}_{uuid.uuid4().hex}" for kind in ("run", "msg", "msg"))
     now = datetime.now(UTC).isoformat()
     common = {"run_id": run_id, "owner_key": owner, "role": "HUMAN", "timestamp": now}
-    human = {"id": input_id, **common, "content": f"{input_id[-8:]}: {_PROSE[: _CHARS - 10]}", "metadata": {}}
+    human = {"id": input_id, **common, "content": text or f"{input_id[-8:]}: {_PROSE[: _CHARS - 10]}", "metadata": {}}
     profile = {"public_key": owner, "prompt_overrides": {"friends_profile": "Likes the sea, sails on Sundays."}}
     about = {"layout": layout, "client_timestamp_utc": now, "client_timezone_offset": -60, "user_profile": profile}
+    about |= {} if recall is None else {"recall": recall}
     run = {"id": run_id, "owner_key": owner, "status": "PENDING", "history": [human], "metadata": about}
     metadata = {"reply_to": reply_to, "deadline_ms": 30_000}
     return request_id, json.dumps({"id": request_id, **common, "content": run, "metadata": metadata}).encode()
+
+
+def search_request(owner: str, text: str, reply_to: str) -> tuple[str, bytes]:
+    """The id and the bytes of a search in all that was said by the owner and to them."""
+    ids = {"id": f"msg_{uuid.uuid4().hex}", "run_id": f"run_{uuid.uuid4().hex}", "owner_key": owner}
+    metadata = {"reply_to": reply_to, "deadline_ms": 30_000}
+    message = {**ids, "role": "HUMAN", "content": {"query": text, "limit": 10}, "metadata": metadata}
+    return ids["id"], json.dumps({**message, "timestamp": datetime.now(UTC).isoformat()}).encode()
 
 
 def overview_call(owner: str) -> bytes:

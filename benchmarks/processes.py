@@ -87,9 +87,11 @@ class Requester:
             [sys.executable, "-m", "benchmarks.requester"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def ask(self, place: Place, owners: list[str], layout: str, *, requests: int, at_once: int, first: int) -> Any:
+    def ask(
+        self, place: Place, owners: list[str], *, requests: int, at_once: int = 1, first: int = 0, **also: Any
+    ) -> Any:
         """Have it ask; see `benchmarks.requester`. Ends the program when a request fails."""
-        job = {"url": place.redis_url, "prefix": place.prefix, "owners": owners, "layout": layout, "first": first}
+        job = {"url": place.redis_url, "prefix": place.prefix, "owners": owners, "first": first, **also}
         if self._process.stdin is None or self._process.stdout is None:
             raise TypeError("the requester has no pipes")
         self._process.stdin.write(json.dumps({**job, "requests": requests, "at_once": at_once}) + "\n")

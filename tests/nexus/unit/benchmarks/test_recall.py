@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.conversations import Conversation, MadeUp, Question, read_locomo, read_owners
-from benchmarks.recall import Recalled, indexed, leave_one_out, main, mean, measured
+from benchmarks.conversations import Conversation, MadeUp, Question, Repeated, read_locomo, read_owners
+from benchmarks.recall import main
+from benchmarks.recall_quality import Recalled, indexed, leave_one_out, mean, measured
 from nexus.services.recall.score import WEIGHTS
 
 LOCOMO: Final = [
@@ -140,3 +141,11 @@ def test_made_texts_are_the_same_for_a_seed() -> None:
     made = [[*MadeUp(seed=7).documents("ada", 100)] for _ in range(2)]
     assert made[0] == made[1]
     assert len({document["id"] for document in made[0]}) == 100
+
+
+def test_repeated_conversations_are_new_messages_in_new_sessions(locomo: Path) -> None:
+    """Eight messages once and then again, in six sessions each time; no id twice."""
+    repeated = [*Repeated(read_locomo(locomo)).documents("ada", 16)]
+    assert len({document["id"] for document in repeated}) == 16
+    assert len({document["session_id"] for document in repeated}) == 12
+    assert {document["owner_key"] for document in repeated} == {"ada"}
