@@ -141,9 +141,10 @@ class MongoRecall(Operations):
     @driver_call
     async def mark_outdated(self, generation: str, *, limit: int) -> int:
         """Have up to `limit` indexed messages embedded that have no codes of this generation; how many there were."""
-        outdated = {**IS_PLACED, "recall.generation": {"$ne": generation}, "recall.work": None}
-        found = await self._messages.find(outdated, _ID, limit=limit).to_list(None)
-        return await self._change([row["_id"] for row in found], {"recall.work": None}, due_now(MEANING))
+        outdated = {"recall.generation": {"$ne": generation}, "recall.work": None}
+        found = await self._messages.find({**IS_PLACED, **outdated}, _ID, limit=limit).to_list(None)
+        # Another replica may have had them embedded meanwhile.
+        return await self._change([row["_id"] for row in found], outdated, due_now(MEANING))
 
     @driver_call
     async def forget(self, entries: Sequence[Entry]) -> None:
