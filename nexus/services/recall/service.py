@@ -55,7 +55,7 @@ class Recall:
                 )
         call = partial(rank, postings, dates, limit=limit + _SPARE, question_code=read.code, without=read.without)
         ranking: Ranking = await computed(owner_key, _work_of(postings), call)
-        hits = await self._hits(owner_key, ranking.best, limit, beside)
+        hits = await self._hits(owner_key, ranking.best, without, limit, beside)
         by_meaning = self._embedder.generation if self._embedder and read.code else ""
         return Found(hits, ranking.considered, FORMULA, by_meaning)
 
@@ -67,14 +67,19 @@ class Recall:
     async def _exclude(self, owner_key: str, row_ids: Collection[str], read: "_Read") -> None:
         read.without = await self._index.places_of(owner_key, row_ids)
 
-    async def _hits(self, owner_key: str, ranked: Sequence[Ranked], limit: int, beside: int) -> list[Hit]:
-        """The rows of the best places that still have one, each with those beside it."""
+    async def _hits(
+        self, owner_key: str, ranked: Sequence[Ranked], without: Collection[str], limit: int, beside: int
+    ) -> list[Hit]:
+        """The rows of the best places that still have one, each with those beside it.
+
+        One in `without` may have been given its place after those were read.
+        """
         around = {found.place: _beside(found.place, beside) for found in ranked}
         rows = await self._index.rows_at(owner_key, {place for places in around.values() for place in places})
         return [
             Hit(rows[found.place], found.score, _in_order(rows, around[found.place]))
             for found in ranked
-            if found.place in rows
+            if found.place in rows and rows[found.place]["_id"] not in without
         ][:limit]
 
 

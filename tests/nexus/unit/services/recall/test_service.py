@@ -1,0 +1,34 @@
+"""What the service of long-term memory leaves out (contract §14)."""
+
+from collections.abc import Collection
+
+import pytest
+
+from nexus.core.recall import Entry, Place
+from nexus.services.recall.service import Recall
+from nexus.services.recall.terms import occurrences
+from tests.nexus.support.fake_recall import FakeRecall
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.unit.services.memory.calling import row
+
+
+class LateIndex(FakeRecall):
+    """An index whose rows have got their places just after these were asked for."""
+
+    async def places_of(self, owner_key: str, row_ids: Collection[str]) -> set[Place]:
+        """None yet."""
+        return {place for place in await super().places_of(owner_key, row_ids) if place < 0}
+
+
+@pytest.mark.parametrize("kind", [FakeRecall, LateIndex])
+async def test_what_is_to_be_left_out(kind: type[FakeRecall]) -> None:
+    """It is no hit, also where it is being indexed meanwhile; it may stand beside one."""
+    store = FakeStore()
+    store.recall = index = kind(store, lambda _: None)
+    for number in range(3):
+        await store.insert_message(row(number, f"a dog {number}"))
+    places = await index.give_places(store.messages)
+    await index.write([Entry("ada", places[each["_id"]], occurrences(each["content"])) for each in store.messages])
+    found = await Recall(index).search("ada", "dog", limit=3, without=[store.messages[1]["_id"]])
+    assert [hit.row["content"] for hit in found.hits] == ["a dog 2", "a dog 0"]
+    assert [each["content"] for each in found.hits[1].around] == ["a dog 0", "a dog 1"]
