@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from nexus.config import Settings
-from nexus.connections import open_bus, open_model, open_store, try_claim
+from nexus.connections import open_bus, open_embedder, open_model, open_store, try_claim
 from nexus.core.concurrency import supervised, ungrouped
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Metrics, Reading
@@ -48,7 +48,8 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         transport = await stack.enter_async_context(open_bus(settings.bus))
         store = await stack.enter_async_context(open_store(settings.database, recall=settings.recall.enabled))
         model = await stack.enter_async_context(open_model(settings.llm))
-        nexus = create_nexus(settings, transport, store, model)
+        embedder = await stack.enter_async_context(open_embedder(settings.recall))
+        nexus = create_nexus(settings, transport, store, model, embedder)
         app = create_app(
             checks(nexus.state, store, transport.probe, settings.bus.heartbeat_s), nexus.metrics.exposition
         )
@@ -62,6 +63,8 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
             if services.refiner:
                 await stack.enter_async_context(services.refiner.running())
             await stack.enter_async_context(services.tool_calls.running())
+        if nexus.indexer:
+            await stack.enter_async_context(nexus.indexer.running())
         await stack.enter_async_context(nexus.retention.running())
         await stack.enter_async_context(nexus.requests.running())
         await stack.enter_async_context(nexus.catalog.running())

@@ -6,6 +6,8 @@ bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──
                           ├─ SessionStates                      ├─ SessionStates
                           ├─ ToolCatalog                        ├─ ToolRegistry
                           └─ stored settings                    └─ RequestLedger
+
+Recall (asked by WorkingMemory and RequestService), Indexer ── RecallIndex, Embedder
 """
 
 from collections.abc import Mapping
@@ -22,7 +24,7 @@ from nexus.config import Settings, signing_of
 from nexus.config.loading import with_stored
 from nexus.config.sources import origins
 from nexus.connections import Transport
-from nexus.core.ports import Bus, LanguageModel, Store, Subscription, TokenCounter
+from nexus.core.ports import Bus, Embedder, LanguageModel, Row, Store, Subscription, TokenCounter
 from nexus.services.context.bounds import Shares
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
@@ -30,6 +32,8 @@ from nexus.services.memory.compactor import CompactionSettings, Compactor
 from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
+from nexus.services.recall.indexer import Indexer
+from nexus.services.recall.service import Recall
 from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter, SuspectReader
 from nexus.services.requests.envelope import RequestSettings
@@ -82,6 +86,8 @@ class Nexus:
     states: SessionStates
     turns: TurnMemory
     working_memory: MemoryServices | None  # None where none is kept
+    recall: Recall | None  # None where it is off, as the next
+    indexer: Indexer | None
     retention: Retention
     metrics: PrometheusMetrics
     http_port: int = 0  # where health and metrics are served
@@ -116,7 +122,13 @@ class Nexus:
                 services.refiner.settings = refining_settings(settings)
 
 
-def create_nexus(settings: Settings, transport: Transport, store: Store, model: LanguageModel | None) -> Nexus:
+def create_nexus(
+    settings: Settings,
+    transport: Transport,
+    store: Store,
+    model: LanguageModel | None,
+    embedder: Embedder | None = None,
+) -> Nexus:
     """A service that is not running yet; ConfigError for a tool module or tokenizer that is missing or wrong."""
     bus, ledger = transport.bus, transport.ledger
     metrics = PrometheusMetrics(version=__version__)
@@ -133,11 +145,23 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
         store.turns, store, model, max_input_tokens=input_tokens, settings=turn_settings(settings), metrics=metrics
     )
     turns = TurnMemory(store.turns, store, worker, metrics, refused=letters.write_refused)
+    recall = Recall(store.recall, embedder) if settings.recall.enabled else None
+    indexer = (
+        Indexer(store.recall, embedder, metrics=metrics, idle_s=lambda: requests.pending.idle_s)
+        if settings.recall.enabled
+        else None
+    )
+
+    async def note_row(row: Row) -> None:
+        if indexer:
+            indexer.wake()
+        await turns.note_row(row)
+
     persistence = PersistenceService(
         store,
         metrics,
         ledger=ledger,
-        recorded=turns.note_row,
+        recorded=note_row,
         refused=letters.write_refused,
         outbox=transport.outbox,
     )
@@ -145,7 +169,7 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
     services = None
     if settings.memory.working_memory:
         services = _memory_services(
-            settings, transport, store, model, counter, letters, persistence, turns, registry, metrics
+            settings, transport, store, model, counter, letters, persistence, turns, registry, metrics, recall
         )
         for definition in definitions(memory_limits(settings)):
             registry.register(definition)
@@ -161,7 +185,7 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
         counter=counter,
         metrics=metrics,
     )
-    requests = RequestService(builder, bus, ledger, letters, request_settings(settings), metrics)
+    requests = RequestService(builder, bus, ledger, letters, request_settings(settings), metrics, recall=recall)
     catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds, metrics=metrics)
     return Nexus(
         settings,
@@ -177,6 +201,8 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
         states,
         turns,
         services,
+        recall,
+        indexer,
         Retention(store, transport.dead_letters, retention_settings(settings), metrics),
         metrics,
     )
@@ -193,10 +219,11 @@ def _memory_services(  # noqa: PLR0917  # one for each part
     turns: TurnMemory,
     registry: ToolRegistry,
     metrics: PrometheusMetrics,
+    recall: Recall | None,
 ) -> MemoryServices:
     compactor = Compactor(store.memory, store, counter, compaction_settings(settings))
     memory = WorkingMemory(
-        store.memory, store, compactor.compact, turns, limits=memory_limits(settings), metrics=metrics
+        store.memory, store, compactor.compact, turns, recall=recall, limits=memory_limits(settings), metrics=metrics
     )
     refiner = None
     if model:

@@ -3,7 +3,9 @@
 With them goes the rule for pure work that takes long: it is done in a thread, because the event loop is everybody's.
 """
 
+import math
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Self, TypeVar
@@ -144,7 +146,13 @@ class Pending:
 
     def __init__(self) -> None:
         self.count = 0
+        self._ended_at = -math.inf
         self._none = anyio.Event()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since there was any; 0 while there is."""
+        return 0.0 if self.count else time.monotonic() - self._ended_at
 
     def begin(self) -> None:
         """One more."""
@@ -154,6 +162,7 @@ class Pending:
         """One less."""
         self.count -= 1
         if not self.count:
+            self._ended_at = time.monotonic()
             self._none.set()
             self._none = anyio.Event()
 

@@ -3,11 +3,13 @@
 - Due work stands in the rows themselves, and is claimed there in batches by any replica. A claim runs out: what a dead
   replica leaves undone is done again by another one, with the same effect.
 - A row whose work raises an error is failed with the reason, and keeps no other of its batch from being indexed.
-- Terms are made in a thread, of few messages at a time, so that builds have to wait for little.
+- Requests come first: while there are any, few messages are indexed at a time, with pauses that are longer than the
+  work, for the database and the processor are the same. Terms are made in a thread, in small pieces.
 - Where an embedder cannot be asked, its work waits, and words find meanwhile. Messages that have no vector of the
   embedder in use are embedded again.
 """
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -36,6 +38,10 @@ _POLL_S: Final = 1.0
 # Messages of a conversation come in groups, and many at once cost far less than one by one.
 _GATHER_S: Final = 0.05
 _MOST_ROWS: Final = 500
+# While requests are answered, and this long after the last, so many are indexed at a time, with such a pause between.
+_BUSY_S: Final = 1.0
+_MOST_WHILE_BUSY: Final = 100
+_PAUSE_WHILE_BUSY_S: Final = 0.1
 _MOST_EMBEDDED: Final = 64
 _ROWS_IN_THREAD: Final = 20
 _IN_THREAD: Final = anyio.CapacityLimiter(1)
@@ -56,7 +62,7 @@ class IndexerSettings:
         outdated_s: between two looks for messages that have no vector of the embedder in use.
     """
 
-    lease_s: float = 15.0
+    lease_s: float = 10.0
     outdated_s: float = 600.0
 
 
@@ -65,7 +71,10 @@ class _RefusedTextError(NexusError):
 
 
 class Indexer:
-    """Indexes messages while `running()`; without an embedder by words alone."""
+    """Indexes messages while `running()`; without an embedder by words alone.
+
+    `idle_s` returns how many seconds ago the last request was answered, 0 while any is.
+    """
 
     def __init__(
         self,
@@ -74,11 +83,13 @@ class Indexer:
         *,
         settings: IndexerSettings | None = None,
         metrics: Metrics | None = None,
+        idle_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._index = index
         self._embedder = embedder
         self._settings = settings or IndexerSettings()
         self._metrics = metrics or NoMetrics()
+        self._idle_s = idle_s
         self._words, self._meaning = WorkSignal(), WorkSignal()
         self._look_at = 0.0
 
@@ -86,12 +97,12 @@ class Indexer:
     async def running(self) -> AsyncIterator[Self]:
         """Index what is due, until the context ends; a claim that is held then is given back."""
         async with anyio.create_task_group() as tasks:
-            step = partial(self._step, WORDS, _MOST_ROWS, self._write_words)
-            repeat = partial(self._repeat, self._words, _STORE_AWAY_S, step)
+            step = partial(self._step, WORDS, self._write_words)
+            repeat = partial(self._repeat, step, self._words, _MOST_ROWS, _STORE_AWAY_S)
             tasks.start_soon(supervised, self._metrics, _TASK, repeat)
             if self._embedder:
                 step = partial(self._embed_or_look, self._embedder)
-                repeat = partial(self._repeat, self._meaning, _EMBEDDER_AWAY_S, step)
+                repeat = partial(self._repeat, step, self._meaning, _MOST_EMBEDDED, _EMBEDDER_AWAY_S)
                 tasks.start_soon(supervised, self._metrics, _TASK, repeat)
             try:
                 yield self
@@ -102,23 +113,31 @@ class Indexer:
         """Signal that messages were recorded."""
         self._words.notify()
 
-    async def _repeat(self, signal: WorkSignal, longest_pause_s: float, step: Callable[[], Awaitable[bool]]) -> None:
-        """Do steps: at once while they say that there is more, else when there may be more."""
-        pauses = Pauses(_POLL_S, longest_pause_s)
+    async def _repeat(
+        self, step: Callable[[int], Awaitable[bool]], signal: WorkSignal, most: int, longest_pause_s: float
+    ) -> None:
+        """Do steps of up to `most` messages: at once while they say that there is more, else when there may be more."""
+        pauses, at_once = Pauses(_POLL_S, longest_pause_s), most
         while True:
+            is_busy = self._idle_s() < _BUSY_S
             try:
-                is_more = await step()
+                is_more = await step(min(at_once, _MOST_WHILE_BUSY) if is_busy else at_once)
             except (StoreUnavailableError, ModelUnavailableError) as error:
                 _log.warning("recall_delayed", reason=str(error))
                 self._metrics.count(Event.RECALL_DELAYED)
+                # It may have taken too long, and one row may be what the store fails on.
+                at_once = max(at_once // 4, 1)
                 await pauses.wait()
                 continue
+            at_once = min(2 * at_once, most)
             pauses.end()
             if not is_more:
                 await signal.wait(_POLL_S)
                 await anyio.sleep(_GATHER_S)
+            elif is_busy:
+                await anyio.sleep(_PAUSE_WHILE_BUSY_S)
 
-    async def _step(self, work: str, most: int, do: Callable[[Sequence[Row]], Awaitable[None]]) -> bool:
+    async def _step(self, work: str, do: Callable[[Sequence[Row]], Awaitable[None]], most: int) -> bool:
         """Claim a batch and do its work; whether there may be more."""
         now = to_milliseconds(utc_now())
         lease = timedelta(seconds=self._settings.lease_s)
@@ -168,9 +187,9 @@ class Indexer:
         self._metrics.count(Event.RECALL_INDEXED, len(rows))
         self._meaning.notify()
 
-    async def _embed_or_look(self, embedder: Embedder) -> bool:
+    async def _embed_or_look(self, embedder: Embedder, most: int) -> bool:
         """Embed a batch; where nothing is due, look from time to time for messages that are to be embedded again."""
-        if await self._step(MEANING, _MOST_EMBEDDED, partial(self._write_meaning, embedder)):
+        if await self._step(MEANING, partial(self._write_meaning, embedder), most):
             return True
         if anyio.current_time() < self._look_at:
             return False
