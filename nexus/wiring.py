@@ -7,7 +7,7 @@ bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──
                           ├─ ToolCatalog                        ├─ ToolRegistry
                           └─ stored settings                    └─ RequestLedger
 
-Recall (asked by WorkingMemory and RequestService), Indexer ── RecallIndex, Embedder
+Recall (asked by WorkingMemory, ContextBuilder and RequestService), Indexer ── RecallIndex, Embedder
 """
 
 from collections.abc import Mapping
@@ -182,6 +182,7 @@ def create_nexus(
         states=states,
         turns=turns,
         memory=services.memory if services else None,
+        recall=recall,
         counter=counter,
         metrics=metrics,
     )
@@ -286,6 +287,7 @@ def builder_settings(settings: Settings) -> BuilderSettings:
         pinned_from_end=layouts.agent.pinned_from_end,
         summary_detail_level=memory.summary_detail_level,
         turns_shown=memory.turns_shown,
+        recall=layouts.with_recall,
         summaries_by_model=settings.llm.enabled,
         count_tokens=memory.count_tokens,
         window=window,

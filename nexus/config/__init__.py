@@ -154,6 +154,7 @@ class PlainLayoutSettings(_Section):
     """The layout for dialogues (contract §4), or for rounds of thought (contract §6)."""
 
     max_tokens: _Window | None = None
+    recall: bool = False
 
 
 class AgentSharesSettings(_Section):
@@ -167,6 +168,7 @@ class AgentLayoutSettings(_Section):
     """The layout for tool-using agents (contract §5)."""
 
     max_tokens: _Window | None = None
+    recall: bool = False
     shares: AgentSharesSettings = AgentSharesSettings()
     history_messages: int = Field(default=1_000, ge=1, le=10_000)
     placement: Literal["from_end", "before_assistant", "tail"] = "from_end"
@@ -181,13 +183,19 @@ class LayoutSettings(_Section):
     agent: AgentLayoutSettings = AgentLayoutSettings()
     thinking: PlainLayoutSettings = PlainLayoutSettings()
 
+    @property
+    def with_recall(self) -> frozenset[str]:
+        """The layouts whose contexts have `[RECALL]`."""
+        layouts = {"dialogue": self.dialogue, "agent": self.agent, "thinking": self.thinking}
+        return frozenset(name for name, layout in layouts.items() if layout.recall)
+
 
 # With a window of 1,000 tokens, a block has to hold its heading and the line that says that it is cut.
 _FixedShare = Annotated[float, Field(ge=0.05, le=1)]
 
 
 class MemorySharesSettings(_Section):
-    """How much of the window the blocks take at most that always stay (contract §11)."""
+    """How much of the window the blocks take at most that always stay, and recalled messages (contract §11, §14)."""
 
     instructions: _FixedShare = 0.3
     role: _FixedShare = 0.1
@@ -197,6 +205,7 @@ class MemorySharesSettings(_Section):
     profile: _FixedShare = 0.1
     workspace: _FixedShare = 0.3
     rounds: _FixedShare = 0.5
+    recall: _FixedShare = 0.1
 
 
 class MemorySettings(_Section):
@@ -340,6 +349,8 @@ class Settings(Sections):
             yield _NO_KEY
         if memory.compact_to >= memory.compact_at:
             yield f"memory.compact_to: {memory.compact_to} is allowed only below memory.compact_at, {memory.compact_at}"
+        if not recall.enabled:
+            yield from (f"layouts.{name}.recall: needs recall.enabled" for name in sorted(self.layouts.with_recall))
         if bool(llm.base_url.get_secret_value()) != bool(llm.model):
             given, other = ("model", "base_url") if llm.model else ("base_url", "model")
             yield f"llm.{given}: needs llm.{other}; give both, or neither for summaries by rules alone"

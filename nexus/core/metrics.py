@@ -88,6 +88,7 @@ class Part(StrEnum):
 
     HISTORY = "history"
     PROFILE = "profile"
+    RECALL = "recall"
     STATE = "state"
     TOOLS = "tools"
     TURNS = "turns"

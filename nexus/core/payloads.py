@@ -162,6 +162,19 @@ class Tokens(TypedDict):
     exact: bool
 
 
+class RecallCounts(TypedDict):
+    """What long-term memory was searched for `[RECALL]`: messages scored, and hits that are shown, or left out.
+
+    `formula` is the version of the score; `generation` that of the embedder, `""` for words alone.
+    """
+
+    considered: Count
+    shown: Count
+    left_out: Count
+    formula: Count
+    generation: str
+
+
 class LeftOutEntry(TypedDict):
     """Something that was said and is not shown; `where` is a message id or the tag of a block."""
 
@@ -184,6 +197,7 @@ class Manifest(TypedDict):
     blocks: list[BlockEntry]
     history: HistoryCounts
     prefix: Prefix
+    recall: NotRequired[RecallCounts]
     tokens: NotRequired[Tokens]
     notes: list[str]
     left_out: list[LeftOutEntry]

@@ -1,7 +1,7 @@
 """Layout `agent`: the session word for word, with working memory and the pinned block (contract §5, §7). Pure.
 
-- Where there is no room, the oldest memory goes first: turns, then messages of the history, then useful information
-  and folder notes of the pinned block, then the summary of compacted messages.
+- Where there is no room, `[RECALL]` goes first, then the oldest memory: turns, then messages of the history, then
+  useful information and folder notes of the pinned block, then the summary of compacted messages.
 - A tool call goes together with its results.
 - The block's manifest entry counts the lost items; a note names a block that has gone altogether.
 """
@@ -43,6 +43,7 @@ from nexus.services.context.memory_blocks import (
 )
 from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position, what_to_pin
 from nexus.services.context.prompts import identity_block
+from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.run_prefix import RunView, said_in
 from nexus.services.context.session import Recalled, RunMemory, SessionSources
 from nexus.services.history.messages import HistoryMessage
@@ -71,6 +72,7 @@ class AgentInput:
         memory_missing: the working memory could not be read.
         most_todos: so many of the TODO list are shown; None for all.
         cut: tags of the blocks of whose text only the beginning is given.
+        recall: `[RECALL]`; None for none.
     """
 
     window: Window
@@ -88,6 +90,7 @@ class AgentInput:
     memory_missing: bool = False
     most_todos: int | None = None
     cut: frozenset[str] = frozenset()
+    recall: Block | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class AgentContext:
         snapshot: the working memory that is shown; None for none.
         tools: the definitions that go with the messages.
         degraded: parts that are missing.
+        recall: what is recalled; None for nothing.
     """
 
     memory: RunMemory
@@ -107,12 +111,13 @@ class AgentContext:
     assembled: Assembled
     tools: list[dict[str, Any]]
     degraded: list[str]
+    recall: RecallBlock | None = None
 
     @property
     def view(self) -> RunView:
         """The view for later builds of the run, where this is the first."""
-        session = self.session
-        return RunView(UntilShown.of(session.rows), session.cut, self.tools, self.recalled.remembered, self.snapshot)
+        session, remembered = self.session, self.recalled.remembered
+        return RunView(UntilShown.of(session.rows), session.cut, self.tools, remembered, self.snapshot, self.recall)
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -147,6 +152,7 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
     recalled: Recalled,
     tools: list[dict[str, Any]],
     degraded: list[str],
+    recall: RecallBlock | None = None,
 ) -> AgentContext:
     """The context that fits into the window; `degraded` names the missing parts.
 
@@ -179,9 +185,11 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
         input_id=request.human.id,
         snapshot=snapshot,
         memory_missing=snapshot is None and Part.WORKING_MEMORY in missing,
+        recall=recall.block if recall else None,
     )
     assembled = fit_agent(given, build.budget_with(tools), settings.window)
-    return AgentContext(memory, snapshot, session, recalled, assembled, tools, degraded)
+    assembled = recall.counted(assembled) if recall else assembled
+    return AgentContext(memory, snapshot, session, recalled, assembled, tools, degraded, recall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +321,15 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
         stable_opening = len(opening) + (len(before) + _stays(len(shown), position, given) if settled else 0)
     dropped = window.left_out + parts.start
     passages = _history(past, parts.start, position if pinned else len(shown), pinned, dropped=dropped)
+    recall = [given.recall] if given.recall else []
+    every = _dropped(whole, window.left_out) | {block.tag: block.dropped for block in recall}
+    if room and weights and weights.total + _weight(recall, room.measure) > room.tokens:
+        recall = []
     cut = ["history: older messages of the session are not shown"] if window.cut else []
     older = [LeftOut(OLDER, "HISTORY", Why.TOO_MANY)] if window.cut and not dropped else []
-    every = _dropped(whole, window.left_out)
     assembled = assemble(
         "agent",
-        [*opening, *before, *passages, current],
+        [*opening, *before, *passages, *recall, current],
         rows={
             "fetched": window.fetched,
             "merged": window.left_out + len(window.messages),

@@ -30,6 +30,7 @@ _ITEMS: Final = {
     "USEFUL_INFORMATION": "item",
     "FOLDER_NOTES": "note",
     "THINKING_ROUNDS": "round",
+    "RECALL": "hit",
 }
 
 

@@ -1,4 +1,4 @@
-"""Bounds for the texts that always stay: each takes its share of the window at most (`memory.shares`). Pure.
+"""Bounds for the texts that always stay, and recalled ones: each has a share of the window (`memory.shares`). Pure.
 
 - A text is cut before it is escaped: no mark is cut in half.
 - It is cut behind a line, a sentence or a word where there is one near, and ends with a line that says how much of it
@@ -25,7 +25,8 @@ _STEPS: Final = 64
 class Shares:
     """Parts of the window that blocks take at most, from 0 to 1.
 
-    `instructions` are an agent's own, `working_memory` the overview and the list of details.
+    `instructions` are an agent's own, `working_memory` the overview and the list of details; `recall` does not always
+    stay.
     """
 
     instructions: float = 0.3
@@ -36,6 +37,7 @@ class Shares:
     profile: float = 0.1
     workspace: float = 0.3
     rounds: float = 0.5
+    recall: float = 0.1
 
     def tokens(self, limit: int) -> dict[str, int]:
         """Tokens of each block by its tag, for a context of at most `limit` tokens."""
@@ -49,6 +51,7 @@ class Shares:
             "FRIENDS_INFO": self.profile,
             "WORKSPACE_CONTEXT": self.workspace,
             "THINKING_ROUNDS": self.rounds,
+            "RECALL": self.recall,
         }
         return {tag: int(limit * share) for tag, share in of_tags.items()}
 

@@ -27,6 +27,7 @@ from nexus.core.ports import (
     DocumentStore,
     MemorySource,
     OutboxRow,
+    RecallSource,
     RequestLedger,
     TokenCounter,
     TurnSource,
@@ -49,9 +50,11 @@ from nexus.services.context.gather import (
     StateSource,
     gather_dialogue,
     offered,
+    search_recall,
 )
 from nexus.services.context.pinned import is_role_given
 from nexus.services.context.prompts import identity_block
+from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.request import BuildRequest, Deadline, read_request
 from nexus.services.context.run_prefix import (
     IMAGE_TOKENS,
@@ -139,11 +142,12 @@ class ContextBuilder:
         states: StateSource | None = None,
         turns: TurnSource | None = None,
         memory: MemorySource | None = None,
+        recall: RecallSource | None = None,
         counter: TokenCounter | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or NoMetrics()
-        self._sources = Sources(conversation, documents, tools, ledger, states, turns, memory, self._metrics)
+        self._sources = Sources(conversation, documents, tools, ledger, states, turns, memory, recall, self._metrics)
         self._cooldown = CompactionCooldown()
         self._counter = counter
         self.settings = settings or BuilderSettings()
@@ -325,12 +329,13 @@ class ContextBuilder:
         start.begin(view.remembered.goal if view else None)
         with timings.measured(Stage.GATHER):
             recalled = await recall_all(self._sources, build, view.remembered if view else None)
-            degraded = self._degraded(recalled.missing, build)
+            recall, not_read = (view.recall, ()) if view else await search_recall(self._sources, build, ())
+            degraded = self._degraded([*recalled.missing, *not_read], build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(self._sources.tools, build.request)
-            prefix = _thinking_prefix(build, recalled, tools, degraded)
+            prefix = _thinking_prefix(build, recalled, recall, tools, degraded)
         if view is None and not degraded:
-            mine = ThinkingView(tools, recalled.remembered).to_bytes()
+            mine = ThinkingView(tools, recalled.remembered, recall).to_bytes()
             await self._sources.keep(build, mine, ThinkingView.from_bytes)
         return prefix._replace(notes=[*prefix.notes, *await start.notes()])
 
@@ -382,12 +387,15 @@ class ContextBuilder:
             )
             partly = Part.HISTORY in session.missing or bool(snapshot and not snapshot.tail.is_all)
             recalled = await recall_hidden(sources, build, session, window, kept, partly=partly)
-            degraded = self._degraded([*session.missing, *memory.missing, *recalled.missing], build)
+            shown = (item.row for item in window.messages)
+            recall, not_read = (view.recall, ()) if view else await search_recall(sources, build, shown)
+            missing = [*session.missing, *memory.missing, *recalled.missing, *not_read]
+            degraded = self._degraded(missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(sources.tools, request)
             # Other programs may have written an overview of any length.
             chars += len(snapshot.overview.content) if snapshot and snapshot.overview else 0
-            assembled = partial(agent_context, build, memory, session, window, recalled, tools, degraded)
+            assembled = partial(agent_context, build, memory, session, window, recalled, tools, degraded, recall)
             return await computed(request.owner_key, chars, assembled)
 
     def _degraded(self, missing: Sequence[Part], build: Build) -> list[str]:
@@ -454,8 +462,10 @@ def _dialogue_prefix(
         default_profile=settings.default_profile,
         tools_complete=Part.TOOLS not in degraded,
         input_id=request.human.id,
+        recall=gathered.recall.block if gathered.recall else None,
     )
     assembled = fit_dialogue(given, build.budget_with(tools))
+    assembled = gathered.recall.counted(assembled) if gathered.recall else assembled
     return RunPrefix(
         assembled.messages,
         assembled.manifest,
@@ -466,7 +476,9 @@ def _dialogue_prefix(
     )
 
 
-def _thinking_prefix(build: Build, recalled: Recalled, tools: list[dict[str, Any]], degraded: list[str]) -> RunPrefix:
+def _thinking_prefix(
+    build: Build, recalled: Recalled, recall: RecallBlock | None, tools: list[dict[str, Any]], degraded: list[str]
+) -> RunPrefix:
     request = build.request
     given = ThinkingInput(
         current_input=request.current_input,
@@ -474,8 +486,10 @@ def _thinking_prefix(build: Build, recalled: Recalled, tools: list[dict[str, Any
         workspace=request.turn.workspace_context,
         rounds=request.turn.thinking_rounds,
         input_id=request.human.id,
+        recall=recall.block if recall else None,
     )
     assembled = fit_thinking(given, build.budget_with(tools))
+    assembled = recall.counted(assembled) if recall else assembled
     notes = [*request.notes, *assembled.repairs]
     left_out = [*recalled.left_out, *assembled.left_out]
     return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes, left_out)

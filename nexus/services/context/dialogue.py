@@ -46,6 +46,7 @@ class DialogueInput:
         timezone_offset: minutes west of UTC.
         input_id: id of the input's message.
         cut: tags of the blocks of whose text only the beginning is given.
+        recall: `[RECALL]`; None for none.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -61,16 +62,20 @@ class DialogueInput:
     tools_complete: bool = True
     input_id: str = ""
     cut: frozenset[str] = frozenset()
+    recall: Block | None = None
 
 
 def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
-    """The five messages within the budget, as far as leaving out the oldest messages of the memory goes."""
+    """The messages within the budget, as far as leaving out `[RECALL]`, then the oldest messages of the memory goes."""
     given = _bounded(given, budget.bounds) if budget.bounds else given
 
-    def with_memory(size: int, measure: Measure | None, whole: Dropped) -> Assembled:
-        return assemble_dialogue(replace(given, history_size=size), measure, whole)
+    every = given.history_size
 
-    return budget.fit(with_memory, given.history_size)
+    def with_memory(kept: int, measure: Measure | None, whole: Dropped) -> Assembled:
+        recall = given.recall if kept > every else None
+        return assemble_dialogue(replace(given, history_size=min(kept, every), recall=recall), measure, whole)
+
+    return budget.fit(with_memory, every + (given.recall is not None))
 
 
 def _bounded(given: DialogueInput, bounds: Bounds) -> DialogueInput:
@@ -90,7 +95,7 @@ def _bounded(given: DialogueInput, bounds: Bounds) -> DialogueInput:
 
 
 def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whole: Dropped = None) -> Assembled:
-    """The five messages; with a measure the manifest has tokens."""
+    """The five messages, or six with `[RECALL]`; with a measure the manifest has tokens."""
     memory = MemoryFormatter.render(
         given.history,
         given.history_size,
@@ -103,6 +108,7 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whol
         _capabilities(given.tools),
         memory.block,
         FriendsInfoFormatter.render(given.user_profile, given.default_profile),
+        *([given.recall] if given.recall else []),
         MomentFormatter.render(
             given.current_input, given.timestamp_utc, given.timezone_offset, sources=source_of(given.input_id)
         ),

@@ -6,7 +6,7 @@
 - Recording runs beside the reads. An answer waits for it briefly.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +16,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from nexus.core.concurrency import OuterHandler, ungrouped
+from nexus.core.concurrency import OuterHandler, computed, ungrouped
 from nexus.core.errors import NexusError, StoreUnavailableError, reason_of
 from nexus.core.metrics import Event, Metrics, Part
 from nexus.core.models import DEFAULT_SESSION, LeftOut, Role
@@ -25,19 +25,23 @@ from nexus.core.ports import (
     MemorySource,
     OutboxRow,
     Past,
+    RecallSource,
     RequestLedger,
     Row,
     RunOrigin,
     TurnSource,
 )
+from nexus.core.recall import Found
 from nexus.core.turns import Level, TurnStart
 from nexus.core.wire import compact
 from nexus.services.context.budget import Budget, WindowSettings
 from nexus.services.context.pinned import PINNED_FROM_END, Placement
+from nexus.services.context.recall_block import MOST_HITS, RecallBlock, recall_block
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.run_prefix import prefix_key
+from nexus.services.history.merge import newest
 from nexus.services.history.parts import Media
-from nexus.services.history.rows import further_row, internal_marks
+from nexus.services.history.rows import chars_of, further_row, internal_marks
 from nexus.services.persistence import PersistenceService
 from nexus.services.session_state.state import SessionState
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
@@ -70,8 +74,8 @@ _OTHER_SESSION: Final = (
 class BuilderSettings:
     """The settings of the builder, as `docs/operations.md` describes them (contract §9).
 
-    `summaries_by_model`: a model replaces summaries that were made by rules. `count_tokens="always"`: also in contexts
-    that surely fit, in layouts that do not show the number.
+    `recall`: layouts whose contexts have `[RECALL]`. `summaries_by_model`: a model replaces summaries made by rules.
+    `count_tokens="always"`: also in contexts that surely fit, in layouts that do not show the number.
     """
 
     default_layout: str = "dialogue"
@@ -85,6 +89,7 @@ class BuilderSettings:
     pinned_from_end: int = PINNED_FROM_END
     summary_detail_level: Level = "detailed"
     turns_shown: int = 100
+    recall: frozenset[str] = frozenset()
     summaries_by_model: bool = False
     count_tokens: Literal["needed", "always"] = "needed"
     window: WindowSettings = field(default_factory=WindowSettings)
@@ -115,6 +120,12 @@ class Build(NamedTuple):
     outbox_waiting: bool = False
     preview: bool = False
 
+    @property
+    def recalls(self) -> bool:
+        """Whether the context has `[RECALL]`."""
+        asked = self.request.recall
+        return self.request.layout in self.settings.recall if asked is None else asked
+
     def budget_with(self, tools: Sequence[dict[str, Any]]) -> Budget:
         """The budget with other tools."""
         return self.budget if tools is self.budget.tools else replace(self.budget, tools=tools)
@@ -140,7 +151,7 @@ class StateSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where builds read and record; `states`, `turns` and `memory` are None where none are kept."""
+    """Where builds read and record; `states`, `turns`, `memory` and `recall` are None where none are kept."""
 
     conversation: PersistenceService
     documents: DocumentStore
@@ -149,6 +160,7 @@ class Sources:
     states: StateSource | None
     turns: TurnSource | None
     memory: MemorySource | None
+    recall: RecallSource | None
     metrics: Metrics
 
     def beginning(self, build: Build, parse: Callable[[bytes], _Beginning], compactions: int = 0) -> "Read":
@@ -219,6 +231,7 @@ class DialogueSources:
     Attributes:
         profile: the owner's; None for none.
         rows: of the owner's history, enough for `history_size` messages.
+        recall: what long-term memory has besides; None for nothing.
         complete: no row that was accepted before is missing among those that were read.
         missing: parts that were not read in time.
         notes: for the manifest.
@@ -230,10 +243,11 @@ class DialogueSources:
     complete: bool
     missing: Sequence[Part]
     notes: Sequence[str]
+    recall: RecallBlock | None = None
 
 
 async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
-    """Read history and profile."""
+    """Read history and profile, and then what else there is to recall."""
     request, settings = build.request, build.settings
 
     def history(messages: int) -> Read:
@@ -270,7 +284,43 @@ async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
         *incomplete_notes(build, past),
     ]
     complete = past.complete and not build.unrecorded
-    return DialogueSources(profile, past.rows, size, complete, missing, notes)
+    recall = None
+    if build.recalls:
+        shown = newest(past.rows, size, current_run_id=request.run_id).utterances
+        recall, not_read = await search_recall(sources, build, (entry.row for each in shown for entry in each.entries))
+        missing += not_read
+    return DialogueSources(profile, past.rows, size, complete, missing, notes, recall)
+
+
+async def search_recall(
+    sources: Sources, build: Build, shown: Iterable[Row]
+) -> tuple[RecallBlock | None, Sequence[Part]]:
+    """What long-term memory has for the input beside rows that are shown, and the part if it could not be searched.
+
+    Nothing is asked where the context has no `[RECALL]`.
+    """
+    if not build.recalls:
+        return None, []
+    if sources.recall is None:
+        return None, [Part.RECALL]
+    request = build.request
+    without: Collection[str] = {build.input_row["_id"], *(row["_id"] for row in shown if isinstance(row["_id"], str))}
+    call = partial(sources.recall.search, request.owner_key, request.current_input, limit=MOST_HITS, without=without)
+    found: Mapping[Part, Found] = await sources.read_all({Part.RECALL: Read(call, build.read_until)})
+    if Part.RECALL not in found:
+        return None, [Part.RECALL]
+    render = partial(
+        recall_block,
+        found[Part.RECALL],
+        request.owner_key,
+        request.run_id,
+        without,
+        truncate_chars=build.settings.truncate_chars,
+        timezone_offset=request.timezone_offset,
+        bounds=build.budget.bounds,
+    )
+    chars = sum(chars_of(row) for hit in found[Part.RECALL].hits for row in hit.around)
+    return await computed(request.owner_key, chars, render), []
 
 
 def incomplete_notes(build: Build, past: Past) -> list[str]:

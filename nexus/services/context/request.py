@@ -105,6 +105,7 @@ class RunMetadata(TypedDict, total=False):
     thinking_rounds: Annotated[list[GivenRound], Field(max_length=MOST_ROUNDS)] | None
     summary_detail_level: Level | None
     context_window: Annotated[int, Field(ge=CONTEXT_WINDOWS[0], le=CONTEXT_WINDOWS[1])] | None
+    recall: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ class BuildRequest(NamedTuple):
         context_window: tokens of the model's window; None for those of the settings.
         after: ids of the owner's messages that the requester has sent before, and that the context is to show.
         notes: on ignored metadata, for the manifest.
+        recall: whether the context has `[RECALL]`; None for what the settings say.
         origin: where the run belongs: to a sub-agent also where only its input is marked as internal to one.
     """
 
@@ -165,6 +167,7 @@ class BuildRequest(NamedTuple):
     notes: tuple[str, ...]
     origin: RunOrigin
     media: tuple[Media, ...] = ()
+    recall: bool | None = None
 
     @property
     def continuation(self) -> bool:
@@ -257,6 +260,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         notes=tuple(notes),
         origin=RunOrigin(session_id, sub_agent),
         media=given.media,
+        recall=_read_recall(metadata),
     )
 
 
@@ -324,6 +328,13 @@ def _read_window(metadata: Mapping[str, Any]) -> int | None:
     if number is None or not low <= number <= high:
         raise invalid_request(f"run.metadata.context_window: a whole number of tokens from {low} to {high} is needed")
     return number
+
+
+def _read_recall(metadata: Mapping[str, Any]) -> bool | None:
+    wanted = metadata.get("recall")
+    if wanted is None or isinstance(wanted, bool):
+        return wanted
+    raise invalid_request("run.metadata.recall: true or false is allowed")
 
 
 def _read_after(metadata: Mapping[str, Any]) -> tuple[str, ...]:

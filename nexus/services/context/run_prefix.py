@@ -16,6 +16,7 @@ from nexus.services.context.blocks import Passage
 from nexus.services.context.budget import RUN
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Meta, Remembered
+from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
 from nexus.services.history.forms import left_out_of, native
 from nexus.services.history.messages import HistoryMessage
@@ -26,7 +27,7 @@ from nexus.services.history.transcript import Admitted, admit, transcript_of_run
 from nexus.services.text.tokens import Measure
 
 # The version of the kept form, a part of its key: replicas of another release cannot read it and do not find it.
-_FORM: Final = "4"
+_FORM: Final = "5"
 # More than what any provider counts for an image of the usual size.
 IMAGE_TOKENS: Final = 1_600
 _SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
@@ -106,6 +107,7 @@ class RunView:
         tools: the definitions at that time.
         remembered: the goal and earlier turns in that build.
         snapshot: the working memory in that build; None for none.
+        recall: what that build recalled; None for nothing.
     """
 
     until: UntilShown
@@ -113,19 +115,21 @@ class RunView:
     tools: list[dict[str, Any]]
     remembered: Remembered
     snapshot: Snapshot | None = None
+    recall: RecallBlock | None = None
 
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
         snapshot = _SNAPSHOT.dump_python(self.snapshot, mode="json")
-        ids = sorted(self.until.ids)
-        return compact([self.until.since, ids, self.cut, self.tools, self.remembered.to_json(), snapshot])
+        ids, recall = sorted(self.until.ids), self.recall and self.recall.to_json()
+        return compact([self.until.since, ids, self.cut, self.tools, self.remembered.to_json(), snapshot, recall])
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The view of which `kept` is the `to_bytes`."""
-        since, ids, cut, tools, remembered, snapshot = _parsed(kept)
+        since, ids, cut, tools, remembered, snapshot, recall = _parsed(kept)
         until = UntilShown(since, frozenset(ids))
-        return cls(until, cut, tools, Remembered.from_json(remembered), _SNAPSHOT.validate_python(snapshot))
+        shown = recall and RecallBlock.from_json(recall)
+        return cls(until, cut, tools, Remembered.from_json(remembered), _SNAPSHOT.validate_python(snapshot), shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +138,17 @@ class ThinkingView:
 
     tools: list[dict[str, Any]]
     remembered: Remembered
+    recall: RecallBlock | None = None
 
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
-        return compact([self.tools, self.remembered.to_json()])
+        return compact([self.tools, self.remembered.to_json(), self.recall and self.recall.to_json()])
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The view of which `kept` is the `to_bytes`."""
-        tools, remembered = _parsed(kept)
-        return cls(tools, Remembered.from_json(remembered))
+        tools, remembered, recall = _parsed(kept)
+        return cls(tools, Remembered.from_json(remembered), recall and RecallBlock.from_json(recall))
 
 
 class Said(NamedTuple):

@@ -1,5 +1,7 @@
 """Layout `thinking`: an instruction, and one message of up to five parts under banners (contract §6). Pure.
 
+`[RECALL]` stands in front of the input.
+
 The parts that change least come first, so that the beginning stays the same while rounds of thought are added at the
 end.
 """
@@ -42,6 +44,7 @@ class ThinkingInput:
         rounds_dropped: number of earlier rounds that are not shown.
         input_id: id of the input's message.
         cut: tags of the parts of whose text only the beginning is given.
+        recall: `[RECALL]`; None for none.
     """
 
     current_input: str
@@ -51,6 +54,7 @@ class ThinkingInput:
     rounds_dropped: int = 0
     input_id: str = ""
     cut: frozenset[str] = frozenset()
+    recall: Block | None = None
 
 
 def instructions() -> list[Block]:
@@ -59,7 +63,7 @@ def instructions() -> list[Block]:
 
 
 def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
-    """The two messages within the budget, as far as leaving out the oldest turns, then rounds, goes."""
+    """The two messages within the budget, as far as leaving out `[RECALL]`, the oldest turns, then rounds, goes."""
     given = _bounded(given, budget.bounds) if budget.bounds else given
     turns, rounds = len(given.remembered.turns), len(given.rounds)
 
@@ -67,13 +71,14 @@ def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
         gone = max(rounds - kept, 0)
         shorter = replace(
             given,
-            remembered=without_oldest(given.remembered, turns - max(kept - rounds, 0)),
+            remembered=without_oldest(given.remembered, max(turns - max(kept - rounds, 0), 0)),
             rounds=given.rounds[gone:],
             rounds_dropped=given.rounds_dropped + gone,
+            recall=given.recall if kept > turns + rounds else None,
         )
         return assemble_thinking(shorter, measure, whole)
 
-    return budget.fit(with_newest, turns + rounds)
+    return budget.fit(with_newest, turns + rounds + (given.recall is not None))
 
 
 def _bounded(given: ThinkingInput, bounds: Bounds) -> ThinkingInput:
@@ -110,6 +115,7 @@ def assemble_thinking(given: ThinkingInput, measure: Measure | None = None, whol
         *_task_part(given.remembered),
         *_workspace_part(given.workspace),
         *_turns_part(given.remembered),
+        *([given.recall] if given.recall else []),
         *_input_part(given.current_input, given.remembered, source_of(given.input_id)),
         *_rounds_part(given.rounds, given.rounds_dropped),
     ]

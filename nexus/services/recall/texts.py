@@ -5,7 +5,6 @@
   recalled have no text: they are never found.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -14,12 +13,11 @@ from nexus.core.recall import Occurrence
 from nexus.services.history.messages import HistoryMessage, messages_of
 from nexus.services.history.tool_calls import annotate
 from nexus.services.recall.terms import flags_of, occurrences
+from nexus.services.text.content import without_recalled
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
 
 # Bytes of a result of a tool.
 _MOST_OF_RESULT: Final = 2_048
-# A block of recalled messages; the texts of a list of parts stand on lines of their own.
-_RECALLED: Final = re.compile(r"^\s*\[RECALL count=.*?(?:^\s*\[/RECALL\]|\Z)", re.MULTILINE | re.DOTALL)
 
 
 class Findable(NamedTuple):
@@ -56,7 +54,7 @@ def _said_in(message: HistoryMessage) -> str:
     """The text of a message; `""` for one that is never found."""
     if message.role is None or is_internal(message.metadata) or message.tool_name in MEMORY_TOOLS:
         return ""
-    text = _RECALLED.sub("", message.text)
+    text = without_recalled(message.text)
     if message.role == "tool":
         return _first_lines(text).strip()
     calls = annotate([call for call in message.calls if call.name not in MEMORY_TOOLS], str)

@@ -1,6 +1,7 @@
 """Contents of messages and results: as text, and the document in the envelope that a result comes in. Pure."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,6 +13,10 @@ _TEXTS: Final = ("text", "input_text", "output_text")
 # What Gemini's and LlamaIndex's parts have beside a text.
 _BESIDE_TEXT: Final = {"type", "text", "thought", "thoughtSignature", "thought_signature", "block_type"}
 
+# A block of recalled messages as contexts have it: a head, a line that explains it, and lines that begin with a
+# bracket. In JSON all of it is on one line.
+_RECALLED: Final = re.compile(r"\[RECALL count=\d+\][^\n]*(?:\n[^\n]*(?:\n(?:\[[^\n]*)?(?=\n|\Z))*)?")
+
 
 def as_text(content: Any) -> str:
     """A content as text: `""` for None, and JSON for what is neither a text nor a list of texts."""
@@ -19,6 +24,11 @@ def as_text(content: Any) -> str:
         return content or ""
     text = text_of_parts(content)
     return compact_json(content) if text is None else text
+
+
+def without_recalled(text: str) -> str:
+    """A text without `[RECALL]` blocks, which come back where a context is sent as a message."""
+    return _RECALLED.sub("", text)
 
 
 def text_of_parts(content: Any) -> str | None:

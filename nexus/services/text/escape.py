@@ -165,6 +165,7 @@ BLOCK_TAGS: Final = (
     "WORKING_MEMORY",
     "CONVERSATION_SUMMARY",
     "CONTEXT_META",
+    "RECALL",
 )
 ELEMENTS: Final = ("human_input", "current_time")
 TOOL_USE: Final = "tool_use"

@@ -2,11 +2,34 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.recall import Found, Hit, Score
 from nexus.services.recall.texts import text_of
+
+
+def said(number: int, text: Any, role: str = "HUMAN", session: str = "s1", **changes: Any) -> Row:
+    """A stored row of ada's, the later the greater its number."""
+    return {
+        "_id": f"{number:024x}",
+        "id": f"m{number}",
+        "run_id": f"run_of_{number}",
+        "owner_key": "ada",
+        "session_id": session,
+        "role": role,
+        "content": text,
+        "timestamp": f"2025-05-{1 + number // 1440:02d}T{number // 60 % 24:02d}:{number % 60:02d}:00Z",
+        "metadata": {},
+    } | changes
+
+
+def found(*hits: Sequence[Row], at: Sequence[int] = (), generation: str = "") -> Found:
+    """Hits, best first, each given by the rows around it; `at`: which of them it is, by default the middle one."""
+    which = [*at, *(len(around) // 2 for around in hits[len(at) :])]
+    made = [Hit(around[index], Score({"t": 1.0}), around) for index, around in zip(which, hits, strict=True)]
+    return Found(made, considered=40, formula=1, generation=generation)
 
 
 @dataclass
@@ -18,12 +41,14 @@ class WordCounts:
         away: it cannot be read.
         fault: an unexpected error.
         asked: the questions.
+        without: the `_id`s that each of them left out.
     """
 
     rows: Sequence[Row] = ()
     away: bool = False
     fault: Exception | None = None
     asked: list[str] = field(default_factory=list)
+    without: list[Collection[str]] = field(default_factory=list)
 
     async def search(
         self,
@@ -37,6 +62,7 @@ class WordCounts:
     ) -> Found:
         """The best `limit` rows."""
         self.asked.append(question)
+        self.without.append(without)
         if self.away:
             raise StoreUnavailableError("the index is away")
         if self.fault:

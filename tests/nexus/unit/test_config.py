@@ -501,6 +501,14 @@ class TestModels:
         assert found.startswith(f"{tmp_path / 'nexus.yml'}: {said}")
         assert SECRET not in found
 
+    def test_recall_without_long_term_memory(self, tmp_path: Path) -> None:
+        """What would never be shown cannot be asked for."""
+        text = "recall: {enabled: false}\nlayouts: {agent: {recall: true}, thinking: {recall: true}}"
+        found = fault(tmp_path, text)
+        assert "layouts.agent.recall: needs recall.enabled" in found
+        assert "layouts.thinking.recall: needs recall.enabled" in found
+        assert "layouts.dialogue" not in found
+
     def test_an_embedder_that_is_off(self, tmp_path: Path) -> None:
         """YAML reads `off` as false."""
         (tmp_path / "nexus.yml").write_text("recall: {embedder: off}", encoding="utf-8")

@@ -27,6 +27,15 @@ def test_shares_reach_the_window() -> None:
     assert made == replace(Shares(), goal=0.2)
 
 
+def test_the_layouts_with_recall() -> None:
+    """None by default, and what a block of it takes."""
+    assert builder_settings(Settings()).recall == frozenset()
+    made = builder_settings(Settings(layouts={"agent": {"recall": True}}, memory={"shares": {"recall": 0.2}}))
+    assert (made.recall, made.window.shares.recall) == ({"agent"}, 0.2)
+    stored = settings_in_force(Settings(), {"layouts": {"thinking": {"recall": True}}})
+    assert builder_settings(stored).recall == {"thinking"}
+
+
 def test_stored_settings_that_override_the_file(tmp_path: Path) -> None:
     """The log names those keys, and none where nothing of the file is overridden."""
     path = tmp_path / "nexus.yml"

@@ -11,7 +11,7 @@ from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import BusUnavailableError, RequestError
 from nexus.core.metrics import Metrics
 from nexus.core.models import Message, Role
-from nexus.core.ports import Row, TurnSource
+from nexus.core.ports import RecallSource, Row, TokenCounter, TurnSource
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.request import Deadline
 from nexus.services.persistence import PersistenceService
@@ -91,6 +91,8 @@ async def opened(
     bus: MemoryBus | None = None,
     ledger: MemoryLedger | None = None,
     turns: TurnSource | None = None,
+    recall: RecallSource | None = None,
+    counter: TokenCounter | None = None,
     metrics: Metrics | None = None,
 ) -> AsyncIterator[Parts]:
     """Parts that are at work."""
@@ -98,7 +100,9 @@ async def opened(
     ledger = ledger or MemoryLedger(bus)
     persistence = PersistenceService(store)
     registry = ToolRegistry()
-    builder = ContextBuilder(persistence, store, registry, ledger, settings, turns=turns, metrics=metrics)
+    builder = ContextBuilder(
+        persistence, store, registry, ledger, settings, turns=turns, recall=recall, counter=counter, metrics=metrics
+    )
     async with persistence.running():
         yield Parts(store, bus, ledger, registry, persistence, builder)
 

@@ -19,6 +19,7 @@ TAGS: Final = (
     "[WORKING_MEMORY]",
     "[CONVERSATION_SUMMARY compactions=2 messages=9]",
     "[CONTEXT_META]",
+    "[RECALL count=2]",
     "[tool_use:web_search, query:x]",
     "<human_input>",
     "</human_input>",

@@ -114,7 +114,7 @@ def _read_as(names: Sequence[str], gap: str) -> str:
 
 _BLOCKS: Final = (
     *("core identity", "capabilities", "shared memory", "friends info", "this moment", "task context", "turn memory"),
-    *("working memory", "conversation summary", "context meta"),
+    *("working memory", "conversation summary", "context meta", "recall"),
 )
 _TITLES: Final = ("agent role definition", "current todo list", "useful information", "folder notes")
 _BANNERS: Final = (

@@ -20,6 +20,7 @@ BLOCKS: Final = (
     "workingmemory",
     "conversationsummary",
     "contextmeta",
+    "recall",
 )
 TITLES: Final = ("agentroledefinition", "currenttodolist", "usefulinformation", "foldernotes")
 BANNERS: Final = (

@@ -10,6 +10,7 @@ import pytest
 from nexus.core.models import Message
 from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.prompts import THINKING_INSTRUCTION, PromptManager
+from tests.nexus.support.recall_source import WordCounts
 from tests.nexus.unit.services.parts import opened
 from tests.nexus.unit.services.remembering_turns import FakeTurns
 
@@ -40,3 +41,19 @@ async def test_the_golden_request(layout: str) -> None:
     assert set(content["context"].pop("timings_ms")) == {"gather", "assemble", "build"}
     expected = (GOLDEN / layout / "response.json").read_text(encoding="utf-8")
     assert json.dumps(content, ensure_ascii=False, indent=2) + "\n" == expected
+
+
+@pytest.mark.parametrize("layout", ["dialogue", "agent", "thinking"])
+async def test_the_golden_request_with_recall(layout: str) -> None:
+    """The agent's request, in each layout: what is shown behind the opening, and what the manifest says of it."""
+    asked, turns = load("agent", "request"), FakeTurns()
+    asked["content"]["metadata"] |= {"layout": layout, "recall": True, "client_timezone_offset": -60}
+    turns.plant(*load("agent", "turns"))
+    recall = WordCounts(load("recall", "rows"))
+    async with opened(turns=turns, recall=recall, settings=SETTINGS) as parts:
+        parts.store.plant("messages", load("agent", "rows"))
+        content = await parts.build(Message.model_validate(asked))
+    manifest = content["context"]
+    shown = {"messages": content["messages"][1:], "blocks": manifest["blocks"][1:], "recall": manifest["recall"]}
+    expected = (GOLDEN / "recall" / f"{layout}.json").read_text(encoding="utf-8")
+    assert json.dumps(shown, ensure_ascii=False, indent=2) + "\n" == expected

@@ -18,10 +18,11 @@ from nexus.core.models import Message, Role
 from nexus.core.turns import ThinkingRound
 from nexus.core.working_memory import Compaction, Overview, Snapshot
 from nexus.services.context.agent import AgentInput, assemble_agent
-from nexus.services.context.blocks import Assembled
+from nexus.services.context.blocks import Assembled, Block
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Remembered
+from nexus.services.context.recall_block import recall_block
 from nexus.services.context.thinking import ThinkingInput, assemble_thinking
 from nexus.services.history.rows import Agent
 from nexus.services.history.transcript import Window, admit, transcript_of_run
@@ -29,6 +30,7 @@ from nexus.services.session_state.state import FolderNote, Info, SessionState, T
 from nexus.services.text.escape import PARTING, canonical, escape, unescape
 from nexus.services.text.neighbours import Neighbours
 from nexus.services.turns.documents import RememberedTurn
+from tests.nexus.support.recall_source import found, said
 from tests.nexus.unit.services.context import judge
 from tests.nexus.unit.services.context.ordinary import ORDINARY
 
@@ -39,6 +41,7 @@ TOKENS: Final = (
     *("[TASK_CONTEXT]", "[TURN_MEMORY level=brief count=2]", "[WORKING_MEMORY revision=3]", "[CONTEXT_META]"),
     *(
         "[CONVERSATION_SUMMARY compactions=2 messages=9]",
+        "[RECALL count=3]",
         "[/THIS_MOMENT]",
         "[tool_use:web_search, query:x]",
         "[Turn 12]",
@@ -191,6 +194,23 @@ def _annotated(texts: Sequence[str]) -> list[dict[str, Any]]:
     return [human, answer, more]
 
 
+def _recalled(texts: Sequence[str]) -> Block | None:
+    """Ten hits that say these texts in turn, as a human, an answer with a call, and a result, in sessions of them."""
+    roles = ("HUMAN", "AI", "TOOL")
+    rows = [
+        said(
+            number,
+            texts[number % len(texts)],
+            roles[number // len(texts) % 3],
+            session=texts[-1],
+            metadata={"tool_name": texts[0], "tool_calls": [{"name": texts[0], "arguments": {texts[-1]: texts[0]}}]},
+        )
+        for number in range(len(texts) * 3)
+    ]
+    given = found(*([row] for row in rows))
+    return recall_block(given, "ada", "now", (), truncate_chars=50_000, timezone_offset=0).block
+
+
 Texts = Sequence[str]
 # Where texts meet, by layout; the first three of `AS_MESSAGES` are followed by what a run says later.
 PLACES: Final[dict[str, Callable[[Texts], Assembled]]] = {
@@ -243,6 +263,9 @@ PLACES: Final[dict[str, Callable[[Texts], Assembled]]] = {
     ),
     "dialogue: tools": lambda texts: dialogue(tools=[_tool(text, text) for text in texts]),
     "dialogue: names and notes of tools": lambda texts: dialogue(tools=[_tool("f", texts[0], **{texts[0]: texts[-1]})]),
+    "agent: recalled": lambda texts: agent(rows_of(("r", "HUMAN", texts[0])), texts[-1], recall=_recalled(texts)),
+    "dialogue: recalled": lambda texts: dialogue((), texts[-1], recall=_recalled(texts)),
+    "thinking: recalled": lambda texts: thinking(texts[-1], workspace=texts[0], recall=_recalled(texts)),
     "thinking: goal and input": lambda texts: thinking("\n".join(texts[1:]), remembered=Remembered(texts[0])),
     "thinking: surroundings and turns": lambda texts: thinking(workspace=texts[0], remembered=_remembered(texts[1:])),
     "thinking: rounds": lambda texts: thinking(

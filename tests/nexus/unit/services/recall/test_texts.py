@@ -11,7 +11,7 @@ from nexus.services.recall.terms import BY_ASSISTANT
 from nexus.services.recall.texts import findable, text_of
 from tests.nexus.support.rows import row
 
-_RECALLED = "[RECALL count=1]\n[2024-01-01, s] Human: tea\n[/RECALL]"
+_RECALLED = "[RECALL count=2]\nSaid before:\n\n[2024-01-01, s] Human: tea\n\n[2024-01-02, s] Nexus: green tea"
 
 
 def _call(name: str, **arguments: Any) -> dict[str, Any]:
@@ -59,7 +59,10 @@ def _call(name: str, **arguments: Any) -> dict[str, Any]:
         ({"content": "[RECALL count=1]\nwithout an end"}, ""),
         ({"content": [{"type": "text", "text": _RECALLED}, {"type": "text", "text": "And now?"}]}, "And now?"),
         ({"content": [{"type": "text", "text": "And now?"}, {"type": "text", "text": _RECALLED}]}, "And now?"),
-        ({"content": "What is [RECALL count=1]?"}, "What is [RECALL count=1]?"),
+        ({"content": f"And now?\n{_RECALLED}\n\nYes."}, "And now?\n\nYes."),
+        ({"role": "AI", "content": [{"role": "user", "content": _RECALLED}]}, '[{"role":"user","content":"'),
+        ({"content": "What is [RECALL count=1]?"}, "What is"),
+        ({"content": "What is [RECALL]?"}, "What is [RECALL]?"),
     ],
 )
 def test_texts(changes: dict[str, Any], text: str) -> None:
