@@ -121,6 +121,23 @@ async def test_the_loop_without_a_library(mode: str, mongo_uri: str, database_na
     assert without_times(json.loads(last)["content"]["messages"][2]["content"]) == MEMORY
 
 
+async def test_a_search(mode: str, mongo_uri: str, database_name: str, tmp_path: Path) -> None:
+    """It prints what was said, when, in which session and by whom."""
+    (program,) = [each for each in blocks("docs/orchestrators.md", "python") if "search_memory" in each]
+    async with redis_server() as server, served(server.url, mode, mongo_uri, database_name):
+        async with open_client(server.url, mode="streams" if mode == "streams" else "pubsub") as client:
+            await client.build(new_run("ada", "My umbrella is at the office.", session_id="home"), timeout=PATIENCE_S)
+
+            async def is_found() -> bool:
+                return bool((await client.search_memory("ada", "umbrella", timeout=PATIENCE_S))["hits"])
+
+            await until(is_found)
+        environment = {**os.environ, "NEXUS_BUS__URL": server.url, "NEXUS_BUS__MODE": mode}
+        done = await anyio.run_process([sys.executable, "-c", program], env=environment, cwd=tmp_path)
+    (line,) = done.stdout.decode().splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d home HUMAN My umbrella is at the office\.", line)
+
+
 @pytest.mark.once
 @pytest.mark.heavy
 @pytest.mark.parametrize("sdk", ["openai", "anthropic", "google"])
