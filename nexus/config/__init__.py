@@ -186,8 +186,8 @@ class LayoutSettings(_Section):
     @property
     def with_recall(self) -> frozenset[str]:
         """The layouts whose contexts have `[RECALL]`."""
-        layouts = {"dialogue": self.dialogue, "agent": self.agent, "thinking": self.thinking}
-        return frozenset(name for name, layout in layouts.items() if layout.recall)
+        wanted = {"dialogue": self.dialogue.recall, "agent": self.agent.recall, "thinking": self.thinking.recall}
+        return frozenset(name for name in wanted if wanted[name])
 
 
 # With a window of 1,000 tokens, a block has to hold its heading and the line that says that it is cut.

@@ -31,7 +31,7 @@ def test_the_layouts_with_recall() -> None:
     """None by default, and what a block of it takes."""
     assert builder_settings(Settings()).recall == frozenset()
     made = builder_settings(Settings(layouts={"agent": {"recall": True}}, memory={"shares": {"recall": 0.2}}))
-    assert (made.recall, made.window.shares.recall) == ({"agent"}, 0.2)
+    assert (made.recall, made.window.shares.recall) == (frozenset({"agent"}), 0.2)
     stored = settings_in_force(Settings(), {"layouts": {"thinking": {"recall": True}}})
     assert builder_settings(stored).recall == {"thinking"}
 
