@@ -88,7 +88,7 @@ def _measure(  # noqa: PLR0917  # what is measured, and where
             _add(table, f"{label}, left out", chain.from_iterable(fold.results for fold in folds), bar)
             console.print(_folds(folds, label))
         if bench:
-            found = served(bench, f"{name}_{embedder}", conversations, settings)
+            found = served(bench, conversations, settings)
             _add(table, f"{label}, service", found.results, bar)
             same = f"{found.asked - found.different} of {found.asked}"
             console.print(f"{label}: for {same} questions the bus gives the same first messages")

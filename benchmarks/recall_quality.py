@@ -1,6 +1,7 @@
 """How much of the evidence is found: in dictionaries, where weights can be compared, and by a running service."""
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,9 +163,9 @@ class Served:
     different: int
 
 
-def served(bench: Bench, name: str, conversations: Sequence[Conversation], settings: RecallSettings) -> Served:
+def served(bench: Bench, conversations: Sequence[Conversation], settings: RecallSettings) -> Served:
     """Record the conversations, have a service index them, and search."""
-    place = bench.place(name, [])
+    place = bench.place(uuid.uuid4().hex[:8], [])
     asyncio.run(record(place, chain.from_iterable(each.documents for each in conversations)))
     with serving_recall(place, settings.embedder):
         wait_until_done(bench, place)
@@ -172,7 +173,7 @@ def served(bench: Bench, name: str, conversations: Sequence[Conversation], setti
         first = conversations[0]
         texts = [question.text for question in first.questions]
         answered = bench.requester.ask(place, [first.owner_key], requests=len(texts), texts=texts)["hits"]
-    different = sum(found[: len(ids)] != ids for found, ids in zip(ranked[0], answered, strict=True))
+    different = sum(found[:10] != ids for found, ids in zip(ranked[0], answered, strict=True))
     results = [recalled_of(each, found) for each, found in zip(conversations, ranked, strict=True)]
     return Served([*chain.from_iterable(results)], len(texts), different)
 
