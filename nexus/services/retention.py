@@ -7,6 +7,8 @@
   off leaves no row that is neither there nor noted. `rows_gone` says that none is left.
 - A turn goes after its rows, where rows go at all, and never the newest of a session. Of a session without turns the
   first input stays, since it will be the goal.
+- A row leaves the index of long-term memory just before it is removed: its text says what the index has of it. What a
+  pass that is broken off leaves there leads to no row, and is not found.
 - Old revisions and versions go, never the newest. An archive goes once its compaction says so.
 - One replica at a time makes a pass, in batches with pauses. A session at which it fails does not end it.
 """
@@ -22,16 +24,19 @@ from typing import Any, Final, Self
 import anyio
 import structlog
 
-from nexus.core.concurrency import OuterHandler, report_fault
+from nexus.core.concurrency import OuterHandler, computed, report_fault
 from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics
 from nexus.core.models import DEFAULT_SESSION, is_internal, parse_moment, utc_now
 from nexus.core.ports import DeadLetters, Row, Store
 from nexus.core.ports.retention import Kind, Removable
+from nexus.core.recall import Entry, Place
 from nexus.core.turns import CLOSE, OVER
 from nexus.services.due_work import WorkClaim, WorkSignal, claim_due, run_due_work
+from nexus.services.history.rows import chars_of
 from nexus.services.memory.documents import numbered, texts_of_list
 from nexus.services.memory.units import stored_at
+from nexus.services.recall.texts import findable
 from nexus.services.turns.documents import is_placed
 
 _log = structlog.get_logger(__name__)
@@ -45,6 +50,7 @@ _TASK: Final = "retention"
 _HEADERS_AT_ONCE: Final = 200
 _RUNS_AT_ONCE: Final = 50
 _ROWS_AT_ONCE: Final = 500
+_TEXTS_AT_ONCE: Final = 50
 _EVENTS: Final[Mapping[Removable, Event]] = {
     "messages": Event.ROW_REMOVED,
     "turns": Event.TURN_REMOVED,
@@ -344,13 +350,30 @@ class _Pass:
     async def _remove(self, kind: Removable, owner_key: str, ids: Sequence[str]) -> None:
         for first in range(0, len(ids), _ROWS_AT_ONCE):
             some = ids[first : first + _ROWS_AT_ONCE]
+            if kind == "messages":
+                await self._forget(owner_key, some)
             self._count(_EVENTS[kind], await self._store.retention.remove(kind, owner_key, some))
             if len(some) == _ROWS_AT_ONCE:
                 await anyio.sleep(_PAUSE_S)
 
+    async def _forget(self, owner_key: str, row_ids: Sequence[str]) -> None:
+        """Take these rows out of the index of long-term memory."""
+        index = self._store.recall
+        for first in range(0, len(row_ids), _TEXTS_AT_ONCE):
+            places = await index.places_of(owner_key, row_ids[first : first + _TEXTS_AT_ONCE])
+            rows = await index.rows_at(owner_key, places)
+            chars = sum(map(chars_of, rows.values()))
+            await index.forget(await computed(owner_key, chars, partial(_entries, owner_key, rows)))
+
     def _count(self, event: Event, amount: int) -> None:
         self._removed[event] += amount
         self._metrics.count(event, amount)
+
+
+def _entries(owner_key: str, rows: Mapping[Place, Row]) -> list[Entry]:
+    """What the index has of these rows."""
+    found = ((place, findable(row)) for place, row in rows.items())
+    return [Entry(owner_key, place, each.terms, each.flags) for place, each in found if each]
 
 
 def _summarised(headers: Iterable[Row], before: datetime) -> list[Row]:

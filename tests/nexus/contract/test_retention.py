@@ -18,6 +18,7 @@ from nexus.core.metrics import Event, NoMetrics
 from nexus.core.models import Message, Role, new_row_id, utc_now
 from nexus.core.ports import DeadLetter, Row, Store
 from nexus.core.ports.retention import Removable
+from nexus.core.recall import EPISODE
 from nexus.core.turns import TurnStart
 from nexus.core.working_memory import WHOLE, Compaction, CompactionRequest
 from nexus.services.context.builder import ContextBuilder
@@ -26,6 +27,9 @@ from nexus.services.memory.compactor import CompactionSettings, Compactor
 from nexus.services.memory.documents import Audit, audit, document_of
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
+from nexus.services.recall.indexer import Indexer
+from nexus.services.recall.service import Recall
+from nexus.services.recall.texts import findable
 from nexus.services.retention import Retention, RetentionSettings
 from nexus.services.tools.registry import ToolRegistry
 from nexus.services.turns.service import TurnMemory
@@ -421,7 +425,80 @@ def faltering(store: Store, batches: int) -> Any:
     retention = SimpleNamespace(
         stored_before=whole.stored_before, rows_of_runs=whole.rows_of_runs, rows_of_ids=whole.rows_of_ids, remove=remove
     )
-    return SimpleNamespace(retention=retention, memory=store.memory, turns=store.turns, first_input=store.first_input)
+    return SimpleNamespace(
+        retention=retention,
+        memory=store.memory,
+        turns=store.turns,
+        recall=store.recall,
+        first_input=store.first_input,
+    )
+
+
+async def index(store: Store) -> None:
+    """Have all messages of the owner indexed."""
+    await store.recall.mark(OWNER, limit=10_000)
+
+    async def is_indexed() -> bool:
+        return (await store.recall.status(OWNER)).waiting == 0
+
+    async with Indexer(store.recall).running():
+        await until(is_indexed)
+
+
+async def found(store: Store) -> list[str]:
+    """The ids of the messages that long-term memory finds for words that are in all."""
+    hits = (await Recall(store.recall).search(OWNER, "Which trains to Porto? 就是", limit=200)).hits
+    return sorted(hit.row["id"] for hit in hits)
+
+
+async def left_in_index(store: Store) -> set[int]:
+    """The places of which the index has anything."""
+    known = [each for day in range(1, 31) for row in run_of(day) if (each := findable(row))]
+    terms, flags = ({name for each in known for name in getattr(each, part)} for part in ("terms", "flags"))
+    postings = await store.recall.postings(OWNER, terms, flags)
+    places = {(episode, at) for by in postings.terms.values() for episode in by for at in map(int, by[episode])}
+    places |= {
+        (episode, at)
+        for by in postings.flags.values()
+        for episode, bits in by.items()
+        for at in range(EPISODE)
+        if bits >> at & 1
+    }
+    return {int(episode) * EPISODE + at for episode, at in places}
+
+
+class TestLongTermMemory:
+    """What is compacted or archived is found, what was removed is not."""
+
+    @pytest.mark.parametrize("strategy", ["summarize", "archive"])
+    async def test_what_goes_is_not_found(self, place: Place, strategy: Any) -> None:
+        """The index has nothing left of it; what stays is found as before."""
+        place.plant("messages", planted(row for day in range(1, 31) for row in run_of(day)))
+        place.plant("turns", [turn_of(day) for day in range(1, 31)])
+        async with place.open() as store:
+            await index(store)
+            assert await found(store) == sorted(ids_of(range(1, 31)))
+            await compact(store, keep_recent=8, strategy=strategy)
+            assert await found(store) == sorted(ids_of(range(1, 31)))
+            assert await retain(store, messages=since(CUT)) == {Event.ROW_REMOVED: 36}
+            assert await found(store) == sorted(ids_of(range(CUT, 31)))
+            stays = [row["_id"] for day in range(CUT, 31) for row in run_of(day)]
+            assert await left_in_index(store) == await store.recall.places_of(OWNER, stays)
+
+    async def test_a_pass_that_is_broken_off(self, place: Place) -> None:
+        """The index has nothing more of rows that are still there, and they go with the next pass."""
+        place.plant("messages", planted(row for day in range(1, 31) for row in run_of(day)))
+        place.plant("turns", [turn_of(day) for day in range(1, 31)])
+        async with place.open() as store:
+            await index(store)
+            with pytest.raises(StoreUnavailableError):
+                await retain(faltering(store, 0), messages=since(CUT))
+            stays = {row["_id"] for day in range(CUT, 31) for row in run_of(day)}
+            assert len(await left(store)) > len(stays)
+            assert await left_in_index(store) == await store.recall.places_of(OWNER, stays)
+            await retain(store, messages=since(CUT))
+            assert await left(store) == ids_of(range(CUT, 31))
+            assert await found(store) == sorted(ids_of(range(CUT, 31)))
 
 
 class TestAtOnce:
