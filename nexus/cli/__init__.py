@@ -30,6 +30,7 @@ _COMMANDS: Final = (
     "memory",
     "state",
     "turns",
+    "recall",
     "config",
 )
 _OBJECTS: Final = 100_000

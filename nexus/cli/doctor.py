@@ -12,24 +12,22 @@ from rich.markup import escape
 from nexus.cli.terminal import (
     SEE_MONGODB,
     Config,
+    ask_service,
     bus_advice,
     command_settings,
     counted,
     printable,
 )
-from nexus.client import AnswerError, ContextClient
-from nexus.config import STORED_SECTIONS, LlmSettings, Settings, signing_of
+from nexus.config import STORED_SECTIONS, LlmSettings, Settings
 from nexus.config.loading import exposed_secrets, with_stored
 from nexus.connections import Transport, open_bus, open_model, open_store, try_claim
-from nexus.core.errors import BusUnavailableError, ConfigError, ErrorCode, ModelUnavailableError, NexusError, reason_of
-from nexus.core.models import Message, Role, Run, new_message_id, new_run_id
+from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError, reason_of
+from nexus.core.models import new_message_id
 from nexus.core.ports import Bus, Store
 from nexus.services.tools.registry import ToolRegistry, discover
 
 app = typer.Typer(add_completion=False)
 _TIMEOUT_S: Final = 5.0
-_ANSWER_S: Final = 3.0
-_OWNER: Final = "nexus.doctor"
 _MOST_NAMES: Final = 10
 # A question that only a model that follows a schema can answer.
 _QUESTION: Final = 'Answer with the JSON object {"ok": true} and nothing else.'
@@ -176,19 +174,10 @@ def _named(names: Sequence[str]) -> str:
 
 
 async def _check_service(bus: Bus, settings: Settings) -> str:
-    """Ask a question that is refused before anything of it is recorded: it shows that a service listens and answers."""
     if settings.bus.mode == "memory":
         return "bus.mode is memory: there is no other process to ask"
-    run_id = new_run_id()
-    nothing = Message(run_id=run_id, owner_key=_OWNER, role=Role.HUMAN, content=" ")
-    run = Run(id=run_id, owner_key=_OWNER, history=[nothing])
     started = anyio.current_time()
-    async with ContextClient(bus, signing=signing_of(settings.bus.signing)).listening() as client:
-        try:
-            await client.build(run, timeout=_ANSWER_S)
-        except AnswerError as error:
-            if error.code is not ErrorCode.EMPTY_INPUT:
-                raise
+    await ask_service(bus, settings.bus)
     return f"answers, {(anyio.current_time() - started) * 1_000:.1f} ms"
 
 

@@ -25,19 +25,21 @@ from rich.panel import Panel
 from rich.progress import Progress
 from rich.text import Text
 
-from nexus.config import BusSettings, DatabaseSettings, Settings
+from nexus.client import AnswerError, ContextClient
+from nexus.config import BusSettings, DatabaseSettings, Settings, signing_of
 from nexus.config.loading import load_settings
 from nexus.connections import counts_subscribers, open_store
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import (
     BusRefusedError,
     BusUnavailableError,
+    ErrorCode,
     NexusError,
     StoreRejectedError,
     StoreUnavailableError,
 )
 from nexus.core.models import Identifier, Message, Role, Run, new_run_id
-from nexus.core.ports import Row, Store
+from nexus.core.ports import Bus, Row, Store
 from nexus.core.ports.store import TransferableStore
 from nexus.core.wire import explain
 from nexus.core.working_memory import WHOLE
@@ -79,6 +81,9 @@ _NARROWEST: Final = 20
 # What stays on one line: a word with the spaces before it, or a letter of a script that has no spaces.
 _UNIT: Final = re.compile(r" *(?:[\u2e80-\ud7ff\uf900-\uffef]|[^ \u2e80-\ud7ff\uf900-\uffef]+)")
 _MOST_SESSIONS: Final = 10
+# Who asks whether a service answers, and how long it is waited for.
+_ASKER: Final = "nexus.doctor"
+_ANSWER_S: Final = 3.0
 SEE_MONGODB: Final = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
 _OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 _SEE_REDIS: Final = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
@@ -288,7 +293,7 @@ def confirm(question: str, otherwise: str) -> None:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar on standard error, where that is a terminal. Yields the function that is called with each amount done."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -320,6 +325,21 @@ def run_on_bus(key: str, work: Callable[[], Awaitable[_Result]]) -> _Result:
         raise BusRefusedError(f"Redis does not do what was asked ({error}): {advice}") from error
     except BusUnavailableError as error:
         raise BusUnavailableError(f"Redis does not do what was asked ({error}): {bus_advice(error)}") from error
+
+
+async def ask_service(bus: Bus, settings: BusSettings) -> None:
+    """Ask a question that is refused before anything of it is recorded: it shows that a service listens and answers.
+
+    A NexusError or TimeoutError where none does.
+    """
+    run_id = new_run_id()
+    nothing = Message(run_id=run_id, owner_key=_ASKER, role=Role.HUMAN, content=" ")
+    async with ContextClient(bus, signing=signing_of(settings.signing)).listening() as client:
+        try:
+            await client.build(Run(id=run_id, owner_key=_ASKER, history=[nothing]), timeout=_ANSWER_S)
+        except AnswerError as error:
+            if error.code is not ErrorCode.EMPTY_INPUT:
+                raise
 
 
 def say_who_heard(subscribers: int, settings: BusSettings, on_stream: str) -> None:

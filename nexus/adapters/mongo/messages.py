@@ -253,6 +253,19 @@ class MongoMessages(Operations):
         ]
 
     @driver_call
+    async def owners(self, *, after: str = "", limit: int) -> list[str]:
+        """Up to `limit` owners that have rows, in the order of their keys, of those behind `after`."""
+        owners: list[str] = []
+        # Each is found where it begins in an index, however many rows those before have.
+        while len(owners) < limit:
+            behind = {"owner_key": {"$gt": owners[-1] if owners else after}}
+            row = await read_one(self._messages, behind, {"owner_key": 1}, [("owner_key", ASCENDING)])
+            if row is None:
+                break
+            owners.append(row["owner_key"])
+        return owners
+
+    @driver_call
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""
         query = {**rows_of_session(owner_key, session_id), "role": HUMAN, **NOT_INTERNAL}

@@ -186,6 +186,9 @@ class MessageStore(Protocol):
     async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:
         """Up to `limit` sessions that have rows, the one with the latest row first. Reads an index of all rows."""
 
+    async def owners(self, *, after: str = "", limit: int) -> list[str]:
+        """Up to `limit` owners that have rows, in the order of their keys, of those behind `after`."""
+
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""
 

@@ -136,6 +136,18 @@ async def insert_all(store: Store, rows: Sequence[Row]) -> None:
         assert await store.insert_message(each)
 
 
+async def test_owners(place: Place) -> None:
+    """Each once, in the order of their keys and in pages; keys that are no texts are none."""
+    keys: list[Any] = ["b", "a", "b", "é", "文", "😀", "a|b", "A", "$a", "a", None, 7, "", {"x": "y"}]
+    place.plant("messages", [{"owner_key": key, "id": f"m{at}"} for at, key in enumerate(keys)])
+    expected = ["$a", "A", "a", "a|b", "b", "é", "文", "😀"]
+    async with place.open() as store:
+        assert await store.owners(limit=100) == expected
+        assert await store.owners(limit=3) == expected[:3]
+        assert await store.owners(after="a", limit=2) == expected[3:5]
+        assert await store.owners(after="😀", limit=2) == []
+
+
 async def test_sessions(place: Place) -> None:
     """Those of an owner, the latest first, with rows of other writers: times that are texts, and no session at all."""
     at = [START + timedelta(days=day) for day in range(6)]

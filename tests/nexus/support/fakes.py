@@ -236,6 +236,12 @@ class FakeStore:
             times.setdefault(session_of(row), []).append(parse_moment(row.get("timestamp")))
         return [SessionSummary(name, len(found), found[-1], found[0]) for name, found in times.items()][:limit]
 
+    async def owners(self, *, after: str = "", limit: int) -> list[str]:
+        """Up to `limit` owners that have rows, in the order of their keys, of those behind `after`."""
+        self._ask("owners")
+        owners = {owner for row in self.messages if isinstance(owner := row.get("owner_key"), str)}
+        return sorted(owner for owner in owners if owner > after)[:limit]
+
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""
         self._ask("first_input")

@@ -36,6 +36,7 @@ COMMANDS = {
     "memory",
     "state",
     "turns",
+    "recall",
     "config",
 }
 
@@ -93,6 +94,12 @@ def test_only_what_is_called_is_imported() -> None:
             ("turns", "show", *ADA, "7", "--level", "long\x1b"),
             "--level: 'long\\\\x1b' is unknown; allowed: brief, detai",
         ),
+        (("recall", "status", "--owner", ""), "--owner: String should have at least 1 character"),
+        (("recall", "index", "--owner", "x" * 257), "--owner: String should have at most 256 characters"),
+        (("recall", "search", "?", *ADA, "--session", ""), "--session: a text of 1 to 256 characters is needed"),
+        (("recall", "search", "\udcff", *ADA), "QUESTION: UTF-8 text is needed"),
+        (("recall", "search", " \n", *ADA), "QUESTION: a text of 1 to 10000 characters is needed"),
+        (("recall", "search", "x" * 10_001, *ADA), "QUESTION: a text of 1 to 10000 characters is needed"),
         (("memory", "show", "--owner", ""), "--owner: String should have at least 1 character"),
         (("session", "export", "--owner", "", "x"), "--owner: String should have at least 1 character"),
         (("session", "export", *ADA, "no/where"), "no/where: there is no folder for it"),
