@@ -44,6 +44,7 @@ _LONGEST_REASON: Final = 200
 _ID: Final = {"_id": 1}
 _OWNER_AND_PLACE: Final = {"owner_key": 1, "recall.place": 1}
 _PLACE: Final = {"recall.place": 1}
+_GENERATION: Final = {"recall.place": 1, "recall.generation": 1}
 _FAULT: Final = {"id": 1, "recall.failed": 1}
 _LAST_EPISODE: Final = {"messages": 1, "episodes": {"$slice": -1}}
 _FIRST_DUE_FIRST: Final = [("recall.due_at", ASCENDING)]
@@ -148,8 +149,12 @@ class MongoRecall(Operations):
 
     @driver_call
     async def forget(self, entries: Sequence[Entry]) -> None:
-        """Remove these terms, flags and codes of these places."""
-        await _write(self._postings, _updates(entries, forget=True))
+        """Remove these terms, flags and codes of these places, and the codes of the generation that their rows have."""
+        places: defaultdict[str, list[Place]] = defaultdict(list)
+        for entry in entries:
+            places[entry.owner_key].append(entry.place)
+        coded = [each for owner_key, some in places.items() for each in await self._coded(owner_key, some)]
+        await _write(self._postings, _updates([*entries, *coded], forget=True))
 
     @driver_call
     async def postings(
@@ -214,6 +219,15 @@ class MongoRecall(Operations):
             meaning_waiting=await self._count({**owner, "recall.work": MEANING}),
             faults={str(row.get("id") or id_text(row["_id"])): row["recall"]["failed"] for row in faults},
         )
+
+    async def _coded(self, owner_key: str, places: Sequence[Place]) -> list[Entry]:
+        """Those of these places whose rows have a generation, each with a code of it."""
+        found: list[Row] = []
+        for some in _chunks(places):
+            query = {"owner_key": {"$eq": owner_key}, "recall.place": {"$in": some}, "recall.generation": {"$gt": ""}}
+            found += await self._messages.find(query, _GENERATION, batch_size=len(some) + 1).to_list(None)
+        states = (row["recall"] for row in found)
+        return [Entry(owner_key, Place(each["place"]), codes={each["generation"]: b""}) for each in states]
 
     async def _count(self, query: Row) -> int | None:
         try:

@@ -52,7 +52,7 @@ class RecallIndex(Protocol):
         """Have up to `limit` indexed messages embedded that have no codes of this generation; how many there were."""
 
     async def forget(self, entries: Sequence[Entry]) -> None:
-        """Remove these terms, flags and codes of these places."""
+        """Remove these terms, flags and codes of these places, and the codes of the generation that their rows have."""
 
     async def postings(
         self,

@@ -433,6 +433,19 @@ async def test_forgetting(place: Server) -> None:
         assert await read(store, generation="g") == Postings(3, {}, {})
 
 
+async def test_forgetting_what_rows_have(place: Server) -> None:
+    """The codes of a row go whichever embedder made them; those of rows beside it, and of other owners, stay."""
+    async with place.open() as store:
+        await insert_all(store, [row(number, owner_key=owner) for owner in ("o", "p") for number in range(2)])
+        rows = await claim(store)
+        places = await store.recall.give_places(rows)
+        await store.recall.write([Entry(each["owner_key"], places[each["_id"]], codes={"g": b"c"}) for each in rows])
+        await store.recall.finish(rows, generation="g")
+        await store.recall.forget([Entry("o", Place(1), {"word": ONCE})])
+        for owner, left in {"o": {"0"}, "p": {"0", "1"}}.items():
+            assert (await read(store, owner, generation="g")).codes["0"].keys() == left
+
+
 async def test_marking(place: Server) -> None:
     """Rows of other writers, in pages, each once; those that Nexus recorded only when they are to be indexed again."""
     strange: list[Any] = [7, -1.5, "a", "$owner_key", "z" * 100, {"x": 1}, b"bytes", True, ObjectId(), ObjectId()]

@@ -111,9 +111,16 @@ class FakeRecall:
         return len(outdated)
 
     async def forget(self, entries: Sequence[Entry]) -> None:
-        """Remove these terms, flags and codes of these places."""
+        """Remove these terms, flags and codes of these places, and the codes of the generation that their rows have."""
         self._ask("forget")
-        for by_owner, entry, term, _ in self._parts(entries):
+        own = ((row["owner_key"], state) for row in self._store.messages if (state := self.states.get(row["_id"], {})))
+        generations = {(owner, state.get("place")): state.get("generation") for owner, state in own}
+        coded = [
+            Entry(each.owner_key, each.place, codes={generation: b""})
+            for each in entries
+            if (generation := generations.get((each.owner_key, each.place)))
+        ]
+        for by_owner, entry, term, _ in self._parts([*entries, *coded]):
             episode, at = _at(entry.place)
             by_owner.get(entry.owner_key, {}).get(term, {}).get(episode, {}).pop(at, None)
 
