@@ -188,3 +188,13 @@ async def test_without_mongodb(environment: Environment, mongo_uri: str) -> None
 
             await until(is_back)
     assert (caught.value.code, caught.value.code.retryable) == (ErrorCode.HISTORY_UNAVAILABLE, True)
+
+
+async def test_by_meaning(streams: Environment) -> None:
+    """With the packaged embedder a question finds what has no word of it, and is in another language."""
+    settings = streams | {"NEXUS_RECALL__EMBEDDER": "packaged"}
+    async with serving(settings), client_of(settings) as client:
+        for text in (TEA, DOG, "The train to the coast leaves at nine."):
+            await say(client, "ada", text)
+        assert (await found(client, "ada", "Welches Haustier haben wir?", 3))[0] == DOG
+        assert (await found(client, "ada", "What does Wang drink?", 3))[0] == TEA
