@@ -138,7 +138,7 @@ def index(
         typer.echo(f"nexus: {marked.so_far}", err=True)
         raise
     if found is None:
-        typer.echo(f"{marked.so_far}.")
+        typer.echo(marked.so_far)
         return
     typer.echo(f"{counted(marked.count, 'message')} marked; {found.indexed} of {marked.whose} are indexed.")
     if found.failed:

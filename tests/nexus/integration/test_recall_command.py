@@ -138,6 +138,22 @@ async def test_nothing_there(desk: RecallDesk) -> None:
     assert (await desk.states(), json.loads(await desk.said("status", "--json"))["unmarked"]) == ([0, 0, 0, 4], 4)
 
 
+async def test_all_owners(desk: RecallDesk) -> None:
+    """Those of each are marked, once; a fault names some of them."""
+    names = [f"owner {number:02} 文" for number in range(12)]
+    for number, name in enumerate(names):
+        desk.plant(*TEXTS, first=4 * number, owner_key=name)
+    fault = await desk.refused("index", *OF_ADA)
+    assert fault == f"there are no messages of ada; there are of: {', '.join(names[:10])} and more"
+    for words in ((), ("--all-owners", *OF_ADA)):
+        assert await desk.refused("index", *words) == "--owner or --all-owners: one of them is needed"
+    for count in (48, 0):
+        assert await desk.said("index", "--all-owners") == (
+            f"{count} messages of all owners marked; a running service indexes all that is (nexus recall status)\n"
+        )
+    assert await desk.states(names[-1]) == [0, 4, 0, 0]
+
+
 async def test_no_service(desk: RecallDesk) -> None:
     """That is an error, which says how it is known; a service that comes later indexes what is marked."""
     desk.plant(*TEXTS)
@@ -148,7 +164,7 @@ async def test_no_service(desk: RecallDesk) -> None:
     )
     assert await desk.states() == [0, 4, 0, 0]
     assert await desk.said("index", *OF_ADA, "--no-wait") == (
-        "0 messages of ada marked; a running service indexes all that is (nexus recall status --owner ada).\n"
+        "0 messages of ada marked; a running service indexes all that is (nexus recall status --owner ada)\n"
     )
     async with desk.service():
         assert await desk.said("index", *OF_ADA) == "0 messages marked; 4 of ada are indexed.\n"
