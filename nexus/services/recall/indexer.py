@@ -210,6 +210,8 @@ class Indexer:
             code = next(codes) if text else b""
             if row["_id"] in places:
                 entries.append(Entry(row["owner_key"], places[row["_id"]], codes={embedder.generation: code}))
+        # Codes of the embedder before this one are of no use any more.
+        await self._index.forget([Entry(entry.owner_key, entry.place) for entry in entries])
         await self._index.write(entries)
         await self._index.finish(rows, generation=embedder.generation)
 

@@ -158,6 +158,8 @@ async def test_one_embedder_after_another(mongo_uri: str, prepared_database: str
             assert len(replica.watched.codes) == 200
             assert {len(code) for code in replica.watched.codes.values()} == {DIMENSIONS // 8}
         assert texts_asked(new) == sorted([*TEXTS, SAID])
+        left = await one.store.recall.postings("o", [], [], generation=old_generation)
+        assert left.codes == {}
 
 
 async def test_an_embedder_that_is_away(mongo_uri: str, prepared_database: str) -> None:
