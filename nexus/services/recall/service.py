@@ -16,8 +16,10 @@ from nexus.services.recall.terms import BY_ASSISTANT, dates_named, terms_of
 
 # Terms of a question: of one with more, those of its beginning and its end.
 _MOST_TERMS: Final = 64
-# Places that are ranked beyond the limit, for those whose rows have been removed.
+# Places that are ranked beyond the limit, for those whose rows have been removed: at first, and at last where another
+# program removed so many that nothing else was among the best.
 _SPARE: Final = 8
+_MOST_SPARE: Final = 8**4
 # About how many characters of other work an entry of the postings is worth.
 _CHARS_OF_ENTRY: Final = 8
 
@@ -53,9 +55,14 @@ class Recall:
                 postings = await self._index.postings(
                     owner_key, terms, flags, session_id=session_id, generation=generation
                 )
-        call = partial(rank, postings, dates, limit=limit + _SPARE, question_code=read.code, without=read.without)
-        ranking: Ranking = await computed(owner_key, _work_of(postings), call)
-        hits = await self._hits(owner_key, ranking.best, without, limit, beside)
+        spare = _SPARE
+        while True:
+            call = partial(rank, postings, dates, limit=limit + spare, question_code=read.code, without=read.without)
+            ranking: Ranking = await computed(owner_key, _work_of(postings), call)
+            hits = await self._hits(owner_key, ranking.best, without, limit, beside)
+            if len(hits) == limit or len(ranking.best) < limit + spare or spare == _MOST_SPARE:
+                break
+            spare *= _SPARE
         by_meaning = self._embedder.generation if self._embedder and read.code else ""
         return Found(hits, ranking.considered, FORMULA, by_meaning)
 

@@ -4,12 +4,15 @@ from collections.abc import Collection
 
 import pytest
 
-from nexus.core.recall import Entry, Place
+from nexus.core.recall import EPISODE, Entry, Place
 from nexus.services.recall.service import Recall
 from nexus.services.recall.terms import occurrences
 from tests.nexus.support.fake_recall import FakeRecall
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.memory.calling import row
+
+# Whole episodes, in which every message has the same score.
+_WHOLE = 9 * EPISODE
 
 
 class LateIndex(FakeRecall):
@@ -32,3 +35,20 @@ async def test_what_is_to_be_left_out(kind: type[FakeRecall]) -> None:
     found = await Recall(index).search("ada", "dog", limit=3, without=[store.messages[1]["_id"]])
     assert [hit.row["content"] for hit in found.hits] == ["a dog 2", "a dog 0"]
     assert [each["content"] for each in found.hits[1].around] == ["a dog 0", "a dog 1"]
+
+
+@pytest.mark.parametrize("removed", [0, 15, 280, 286])
+async def test_rows_that_another_program_removed(removed: int) -> None:
+    """However many of the best there were, those that are left are found, and none is found that is gone."""
+    store = FakeStore()
+    for number in range(_WHOLE):
+        await store.insert_message(row(number, f"a dog {number}"))
+    places = await store.recall.give_places(store.messages)
+    await store.recall.write(
+        [Entry("ada", places[each["_id"]], occurrences(each["content"])) for each in store.messages]
+    )
+    # Of equal scores the later message is the better one.
+    del store.messages[_WHOLE - removed :]
+    found = await Recall(store.recall).search("ada", "dog", limit=5)
+    best = range(_WHOLE - removed - 1, -1, -1)[:5]
+    assert [hit.row["content"] for hit in found.hits] == [f"a dog {number}" for number in best]
