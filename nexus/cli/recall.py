@@ -307,8 +307,7 @@ def _explained(number: int, hit: Hit, found: Found) -> list[str]:
         str(number): f"{when}, session {_session_of(row)}, {_speaker(row)}",
         "text": _excerpt(row, score),
         "score": f"{score.total:.3f}",
-        "words": f"{sum(score.terms.values()):.3f}: "
-        + ", ".join(f"{term} {part:.3f}" for term, part in _by_weight(score)),
+        "words": _words(score),
         "session": f"{score.session:.3f}",
         "date": f"{score.date:.3f}",
         **({"similarity": f"{score.similarity:.3f}"} if found.generation else {}),
@@ -316,6 +315,11 @@ def _explained(number: int, hit: Hit, found: Found) -> list[str]:
     if role_of(row) is Role.AI:
         parts["factor"] = f"{WEIGHTS.assistant}, of words, session and similarity: an assistant said it"
     return [*facts(parts), ""]
+
+
+def _words(score: Score) -> str:
+    parts = ", ".join(f"{term} {part:.3f}" for term, part in _by_weight(score))
+    return f"{sum(score.terms.values()):.3f}" + (f": {parts}" if parts else "")
 
 
 def _summary(found: Found, owner: str) -> str:
