@@ -6,7 +6,7 @@
 - Recording runs beside the reads. An answer waits for it briefly.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -304,7 +304,7 @@ async def search_recall(
     if sources.recall is None:
         return None, [Part.RECALL]
     request = build.request
-    without: Collection[str] = {build.input_row["_id"], *(row["_id"] for row in shown if isinstance(row["_id"], str))}
+    without = {row_id for row in (build.input_row, *shown) if isinstance(row_id := row.get("_id"), str)}
     call = partial(sources.recall.search, request.owner_key, request.current_input, limit=MOST_HITS, without=without)
     found: Mapping[Part, Found] = await sources.read_all({Part.RECALL: Read(call, build.read_until)})
     if Part.RECALL not in found:
