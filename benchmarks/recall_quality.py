@@ -23,8 +23,6 @@ from nexus.services.recall.texts import findable, text_of
 # Messages that are ranked: enough to have those of ten sessions among them.
 _RANKED: Final = 200
 _FIRST: Final = (5, 10)
-# Characters that an embedder is asked about, as in the service.
-_MOST_ASKED: Final = 1_000
 # Weights that are chosen; of the packaged embedder `similarity`, too.
 CHOSEN: Final = ("near", "far", "session", "date", "similarity")
 
@@ -79,7 +77,7 @@ def indexed(conversation: Conversation) -> Index:
 async def embed(indexes: Sequence[Index], embedder: Embedder) -> None:
     """Add the codes of all messages and questions."""
     for index in indexes:
-        texts = [text_of(document)[:_MOST_ASKED] for document in index.conversation.documents]
+        texts = [text_of(document) for document in index.conversation.documents]
         for place, code in zip(index.ids, await embedder.codes_of_texts(texts), strict=True):
             episode, at = divmod(place, EPISODE)
             index.codes.setdefault(str(episode), {})[str(at)] = code

@@ -354,11 +354,17 @@ class Settings(Sections):
         if bool(llm.base_url.get_secret_value()) != bool(llm.model):
             given, other = ("model", "base_url") if llm.model else ("base_url", "model")
             yield f"llm.{given}: needs llm.{other}; give both, or neither for summaries by rules alone"
-        for name, value in (("base_url", recall.base_url.get_secret_value()), ("model", recall.model)):
-            if recall.embedder == "endpoint" and not value:
-                yield f"recall.embedder: endpoint needs recall.{name}"
+        of_endpoint = {
+            "base_url": recall.base_url.get_secret_value(),
+            "model": recall.model,
+            "question_prefix": recall.question_prefix,
+            "text_prefix": recall.text_prefix,
+        }
+        for name, value in of_endpoint.items():
             if recall.embedder != "endpoint" and value:
                 yield f"recall.{name}: is for an endpoint; set recall.embedder to endpoint, or leave this out"
+            if recall.embedder == "endpoint" and not value and name in {"base_url", "model"}:
+                yield f"recall.embedder: endpoint needs recall.{name}"
 
 
 def signing_of(settings: SigningSettings) -> Signing | None:

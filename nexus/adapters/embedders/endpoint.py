@@ -120,7 +120,7 @@ class EndpointEmbedder:
         return codes
 
     async def code_of_question(self, question: str) -> bytes:
-        """The same for a question, in a second at most."""
+        """The same for a question, in a second at most once the centre is known."""
         asked = self._model.question_prefix + shortened(question)
         (code,) = await self._codes([asked], min(_QUESTION_S, self._timeout_s))
         return code
@@ -141,21 +141,21 @@ class EndpointEmbedder:
     async def _vectors(self, texts: Sequence[str], most_s: float) -> list[Sequence[float]]:
         if not self._centre:
             # Calls that begin together each ask for it, and get the same.
-            self._centre = await self._mean_of_samples(most_s)
+            self._centre = await self._mean_of_samples()
         try:
             vectors = await self._ask(texts, most_s)
         except _RefusedError as refusal:
             # An endpoint that refuses everything says nothing about a text.
-            await self._mean_of_samples(most_s)
+            await self._mean_of_samples()
             raise ValueError(f"the endpoint gives no vector of it: {refusal}") from None
         if any(len(vector) != len(self._centre) for vector in vectors):
             known, found = len(self._centre), len(vectors[0])
             raise ModelUnavailableError(f"vectors of {found} numbers, and there were {known} before: another model?")
         return vectors
 
-    async def _mean_of_samples(self, most_s: float) -> list[float]:
+    async def _mean_of_samples(self) -> list[float]:
         try:
-            vectors = await self._ask([self._model.text_prefix + sample for sample in SAMPLES], most_s)
+            vectors = await self._ask([self._model.text_prefix + sample for sample in SAMPLES], self._timeout_s)
         except _RefusedError as refusal:
             raise ModelUnavailableError(f"a plain sentence is refused: {refusal}") from None
         return await to_thread.run_sync(_mean, vectors)

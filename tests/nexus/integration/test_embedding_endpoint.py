@@ -16,6 +16,7 @@ from nexus.connections import open_embedder
 from nexus.core.errors import ConfigError, ModelUnavailableError
 from tests.nexus.support.embedding_behaviours import DIMENSIONS, embedding, of_data, vector_of
 from tests.nexus.support.model_behaviours import Behaviour, body, flooding, silent, status, trickling
+from tests.nexus.support.model_exchange import Exchange
 from tests.nexus.support.model_server import ModelServer, model_server
 from tests.nexus.support.redis_server import free_port
 
@@ -208,9 +209,22 @@ class TestFailures:
         async with asked(behaviour, timeout_s=0.2) as (embedder, _):
             with pytest.raises(ModelUnavailableError, match=r"no answer within 0\.2 s"):
                 await embedder.codes_of_texts([TEXT])
-        async with asked(behaviour, timeout_s=600) as (embedder, _):
+        async with asked(timeout_s=600) as (embedder, server):
+            await embedder.code_of_question(TEXT)
+            server.behaviour = behaviour
             with pytest.raises(ModelUnavailableError, match="no answer within 1 s"):
                 await embedder.code_of_question(TEXT)
+
+    async def test_a_slow_centre(self) -> None:
+        """It may take longer than a question may: else it would never be known where questions come first."""
+
+        async def slow(exchange: Exchange) -> None:
+            if len(exchange.asked.body["input"]) == len(SAMPLES):
+                await anyio.sleep(1.2)
+            await embedding()(exchange)
+
+        async with asked(slow) as (embedder, _):
+            assert len(await embedder.code_of_question(TEXT)) == DIMENSIONS // 8
 
     @pytest.mark.parametrize("code", [400, 413, 422, 500])
     async def test_a_refused_text(self, code: int) -> None:

@@ -491,6 +491,7 @@ class TestModels:
         [
             ("embedder: endpoint, model: m", "recall.embedder: endpoint needs recall.base_url"),
             ("embedder: endpoint, base_url: 'http://h'", "recall.embedder: endpoint needs recall.model"),
+            ("text_prefix: 'a '", "recall.text_prefix: is for an endpoint; set recall.embedder to endpoint"),
             ("model: m", "recall.model: is for an endpoint; set recall.embedder to endpoint, or leave this out"),
             ("embedder: packaged, base_url: 'http://hunter2-canary'", "recall.base_url: is for an endpoint; set"),
         ],
