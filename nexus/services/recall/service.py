@@ -14,8 +14,10 @@ from nexus.core.recall import EPISODE, Found, Hit, Place, Postings, Ranked
 from nexus.services.recall.score import FORMULA, Ranking, rank
 from nexus.services.recall.terms import BY_ASSISTANT, dates_named, terms_of
 
-# Terms of a question: of one with more, those of its beginning and its end.
+# Terms of a question: of one with more, or with more characters, those of its beginning and its end. Terms of as many
+# characters as an input may have would hold up the loop for a quarter of a second.
 _MOST_TERMS: Final = 64
+_MOST_CHARS: Final = 2_048
 # Places that are ranked beyond the limit, for those whose rows have been removed: at first, and at last where another
 # program removed so many that nothing else was among the best.
 _SPARE: Final = 8
@@ -99,6 +101,9 @@ class _Read:
 
 def question_terms(question: str) -> list[str]:
     """The terms of a question, each once; of a long one those of its beginning and its end."""
+    if len(question) > _MOST_CHARS:
+        half = _MOST_CHARS // 2
+        question = f"{question[:half]} {question[-half:]}"
     terms = [*dict.fromkeys(terms_of(question))]
     half = _MOST_TERMS // 2
     return terms if len(terms) <= _MOST_TERMS else [*terms[:half], *terms[-half:]]

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pytest
 
 from nexus.core.recall import EPISODE, Entry, Place
-from nexus.services.recall.service import Recall
+from nexus.services.recall.service import Recall, question_terms
 from nexus.services.recall.terms import occurrences
 from tests.nexus.support.fake_recall import FakeRecall
 from tests.nexus.support.fakes import FakeStore
@@ -21,6 +21,16 @@ class LateIndex(FakeRecall):
     async def places_of(self, owner_key: str, row_ids: Collection[str]) -> set[Place]:
         """None yet."""
         return {place for place in await super().places_of(owner_key, row_ids) if place < 0}
+
+
+def test_the_terms_of_a_long_question() -> None:
+    """Each once, those of its beginning and its end; what lies between is not even looked at."""
+    words = [f"w{number}" for number in range(100)]
+    assert question_terms(" ".join([*words, *words])) == [*words[:32], *words[-32:]]
+    long = " ".join(["first", "between " * 10_000, "last"])
+    found = question_terms(long)
+    assert (found[:2], found[-1], len(found) <= 4) == (["first", "between"], "last", True)
+    assert {"字", "典"} < {*question_terms("字" + "x" * 100_000 + "典")}
 
 
 @pytest.mark.parametrize("kind", [FakeRecall, LateIndex])
