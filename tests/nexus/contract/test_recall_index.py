@@ -206,13 +206,21 @@ async def test_writing_twice_is_writing_once(place: Server) -> None:
     """Also at once, and what is there of a place and a term is replaced, while everything else stays."""
     async with place.open() as store:
         entries = [
-            Entry("o", Place(number), {"word": ONCE, f"t{number % 7}": ONCE}, ["#flag", "#2026"], {"g": b"c"})
+            Entry(
+                "o",
+                Place(number),
+                {"word": ONCE, f"t{number % 7}": ONCE},
+                ["#flag", "#2026", "a.b", "$c", "%24c"],
+                {"g": b"c"},
+            )
             for number in range(100)
         ]
         await store.insert_messages([row(number) for number in range(100)])
         await index(store, await claim(store), terms={})
         await store.recall.write(entries)
         once = await read(store, generation="g")
+        odd = await store.recall.postings("o", [], ["a.b", "$c", "%24c", "a", "#"])
+        assert odd.flags == dict.fromkeys(("a.b", "$c", "%24c"), once.flags["#flag"])
         async with anyio.create_task_group() as tasks:
             for first in range(0, 100, 20):
                 tasks.start_soon(store.recall.write, entries[first:])
