@@ -360,19 +360,27 @@ async def _take(collection: Any, changes: Mapping[str, tuple[int, Row]]) -> list
         for key, (seen, change) in changes.items()
     ]
     for some in _chunks(updates):
-        try:
-            await collection.bulk_write(some, ordered=False)
-        except BulkWriteError as error:
-            # A document that is not there yet was made by another in this moment.
-            faults = error.details["writeConcernErrors"] + error.details["writeErrors"]
-            if any(fault.get("code") != DUPLICATE_KEY for fault in faults):
-                raise
+        await _update_all(collection, some)
     return [found["_id"] for found in await _of_ids(collection, [*changes], {"claim": 1}) if found["claim"] == claim]
 
 
 async def _write(collection: Any, updates: Sequence[UpdateMany]) -> None:
     for some in _chunks(updates):
-        await collection.bulk_write(some, ordered=False)
+        while not await _update_all(collection, some):
+            # All of them can be done again.
+            pass
+
+
+async def _update_all(collection: Any, updates: Sequence[UpdateMany]) -> bool:
+    """Do these updates; False where one was not done because another has made its document at this moment."""
+    try:
+        await collection.bulk_write(updates, ordered=False)
+    except BulkWriteError as error:
+        faults = error.details["writeConcernErrors"] + error.details["writeErrors"]
+        if any(fault.get("code") != DUPLICATE_KEY for fault in faults):
+            raise
+        return False
+    return True
 
 
 async def _of_ids(collection: Any, ids: Sequence[Any], projection: Mapping[str, Any] | None = None) -> list[Row]:

@@ -202,6 +202,21 @@ async def test_entries_are_kept(place: Server) -> None:
         assert (await store.recall.postings("o", [], [], generation=None)) == Postings(34, {}, {})
 
 
+async def test_indexers_at_once(place: Server) -> None:
+    """Of the same terms that none has written before: nothing is lost, and no one is refused."""
+    async with place.open() as store:
+        await store.insert_messages([row(number) for number in range(96)])
+        places = [*(await store.recall.give_places(await claim(store))).values()]
+        terms = {"word": ONCE, **{f"t{number}": ONCE for number in range(100)}}
+        entries = [Entry("o", each, terms, ["#flag"]) for each in places]
+        async with anyio.create_task_group() as tasks:
+            for first in range(0, 96, 8):
+                tasks.start_soon(store.recall.write, entries[first : first + 8])
+        found = await store.recall.postings("o", terms, ["#flag"])
+        assert {term: places_of(found, term) for term in terms} == {term: {*range(96)} for term in terms}
+        assert found.flags == {"#flag": dict.fromkeys("012", 0xFFFFFFFF)}
+
+
 async def test_writing_twice_is_writing_once(place: Server) -> None:
     """Also at once, and what is there of a place and a term is replaced, while everything else stays."""
     async with place.open() as store:
