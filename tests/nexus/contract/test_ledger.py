@@ -13,7 +13,7 @@ from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.scripts import GROUP
 from nexus.core.errors import BusUnavailableError
-from nexus.core.models import Topics
+from nexus.core.models import ANSWER_TOPICS, Topics
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Delivery, RequestLedger
 from tests.nexus.contract.ledgers import (
     REPLY_KEEP_MS,
@@ -206,13 +206,14 @@ class TestStreams:
             assert await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS, delivery) == 1
             assert await desk.server.xlen(desk.prefix + TOPIC) == 1
 
-    async def test_streams_of_one_requester_expire(self, open_streams: OpenDesk) -> None:
+    @pytest.mark.parametrize("common", ANSWER_TOPICS.values())
+    async def test_streams_of_one_requester_expire(self, open_streams: OpenDesk, common: str) -> None:
         """A time after their last answer; the common one never does."""
         async with open_streams() as desk:
-            for key, topic in (("a", REPLY_TOPIC), ("b", Topics.CONTEXT_BUILD_RESPONSE)):
+            for key, topic in (("a", f"{common}.me"), ("b", common)):
                 await desk.ledger.conclude(await acquire(desk.ledger, key), topic, b"answer", LONG_MS)
-            assert 0 < await desk.server.pttl(desk.prefix + REPLY_TOPIC) <= REPLY_KEEP_MS
-            assert await desk.server.pttl(desk.prefix + Topics.CONTEXT_BUILD_RESPONSE) == -1
+            assert 0 < await desk.server.pttl(f"{desk.prefix}{common}.me") <= REPLY_KEEP_MS
+            assert await desk.server.pttl(desk.prefix + common) == -1
 
     async def test_a_requester_whose_stream_is_none(self, open_streams: OpenDesk) -> None:
         """It hears nothing, by its own doing: the request is answered and done all the same."""
