@@ -141,8 +141,19 @@ def create_nexus(
     bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
     letters = DeadLetterWriter(transport.dead_letters, metrics, bodies_up_to)
     input_tokens = settings.llm.max_input_tokens
+
+    async def add_key(owner_key: str, message_id: str, text: str) -> None:
+        if settings.recall.enabled:
+            await store.recall.add_key(owner_key, message_id, text)
+
     worker = TurnWorker(
-        store.turns, store, model, max_input_tokens=input_tokens, settings=turn_settings(settings), metrics=metrics
+        store.turns,
+        store,
+        model,
+        max_input_tokens=input_tokens,
+        settings=turn_settings(settings),
+        metrics=metrics,
+        summarised=add_key,
     )
     turns = TurnMemory(store.turns, store, worker, metrics, refused=letters.write_refused)
     recall = Recall(store.recall, embedder) if settings.recall.enabled else None

@@ -364,14 +364,16 @@ class Rows:
             row["_id"] = id_text(row["_id"])
         return rows
 
-    async def of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
-        """The rows of the owner with these `_id`s, in any order."""
+    async def of_ids(
+        self, owner_key: str, row_ids: Sequence[str], *, only: Mapping[str, Any] | None = None
+    ) -> list[Row]:
+        """The rows of the owner with these `_id`s, in any order; `only` as for `find`."""
         found: list[Row] = []
         for first in range(0, len(row_ids), _IDS_AT_ONCE):
             ids = [id_of(row_id) for row_id in row_ids[first : first + _IDS_AT_ONCE]]
             # In this order, unsorted and without a hint, every server looks up each `_id` by itself.
             query = {"_id": {"$in": ids}, "owner_key": {"$eq": owner_key}}
-            found += await self.find(query, limit=len(ids), order=())
+            found += await self.find(query, limit=len(ids), only=only, order=())
         return found
 
     async def _cut_here(self, query: Mapping[str, Any], chars: int | None, page: Mapping[str, Any]) -> list[Row]:

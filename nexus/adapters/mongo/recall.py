@@ -1,6 +1,7 @@
 """The index of long-term memory in MongoDB (contract §14).
 
-    messages.recall   {work, due_at, claim, place, generation, failed}: what is to be done on a row, and where it stands
+    messages.recall   {work, due_at, claim, place, generation, failed, key}: what is to be done on a row, where it
+                      stands, and another text that leads to it
     recall_postings   {_id: "owner|term|block", p: {episode: {offset: occurrence}}}
                       {_id: "owner|#|block", b: {flag: {episode: bits}}}
     recall_owners     {_id: owner, episodes: how many were given, messages: how many places}
@@ -27,6 +28,7 @@ from pymongo.errors import BulkWriteError, ExecutionTimeout, NetworkTimeout
 
 from nexus.adapters.mongo.client import DUPLICATE_KEY, Calls, Operations, driver_call, read_one, read_page
 from nexus.adapters.mongo.messages import Rows
+from nexus.adapters.mongo.projections import BOUNDED
 from nexus.adapters.mongo.schema import IS_PLACED, STORED_IN_SESSION, due_now, id_of, id_text
 from nexus.core.models import DEFAULT_SESSION, utc_now
 from nexus.core.ports import Row
@@ -44,6 +46,8 @@ _FAILED: Final = "failed"
 _FAULTS_SHOWN: Final = 20
 _LONGEST_REASON: Final = 200
 _ID: Final = {"_id": 1}
+# Rows as other reads give them, with the text that leads to them.
+_WITH_KEY: Final = {**BOUNDED, "recall_key": "$recall.key"}
 _OWNER_AND_PLACE: Final = {"owner_key": 1, "recall.place": 1}
 _PLACE: Final = {"recall.place": 1}
 _GENERATION: Final = {"recall.place": 1, "recall.generation": 1}
@@ -79,7 +83,7 @@ class MongoRecall(Operations):
         for some in _chunks(ids):
             await self._change(some, due, {"$set": {"recall.due_at": until, "recall.claim": claim}})
             claimed = {"_id": {"$in": some}, "recall.claim": claim}
-            rows += await self._rows.find(claimed, limit=len(some), order=())
+            rows += await self._rows.find(claimed, limit=len(some), only=_WITH_KEY, order=())
         return sorted(rows, key=_id)
 
     @driver_call
@@ -122,6 +126,12 @@ class MongoRecall(Operations):
         failed = {"work": _FAILED, "due_at": utc_now(), "failed": reason[:_LONGEST_REASON]}
         change = {"$set": {f"recall.{name}": value for name, value in failed.items()}, "$unset": {"recall.claim": ""}}
         await self._change_claimed([row], change)
+
+    @driver_call
+    async def add_key(self, owner_key: str, message_id: str, text: str) -> None:
+        """Have the message with this `id` found by the words of this text, too."""
+        message = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}
+        await self._messages.update_one(message, due_now(WORDS, {"recall.key": text}))
 
     @driver_call
     async def put_off(self, rows: Sequence[Row], until: datetime) -> None:
@@ -204,7 +214,7 @@ class MongoRecall(Operations):
             query = {"owner_key": {"$eq": owner_key}, "recall.place": {"$in": some}}
             found = await self._messages.find(query, _PLACE, batch_size=len(some) + 1).to_list(None)
             placed |= {id_text(row["_id"]): Place(row["recall"]["place"]) for row in found}
-        rows = await self._rows.of_ids(owner_key, [*placed])
+        rows = await self._rows.of_ids(owner_key, [*placed], only=_WITH_KEY)
         return {placed[row["_id"]]: row for row in rows}
 
     @driver_call

@@ -20,7 +20,8 @@ class RecallIndex(Protocol):
     async def claim(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
         """Claim up to `limit` messages on which this work has been due the longest by `now`; it is then due at `until`.
 
-        Callers at the same time get different ones. Rows come as `MessageStore` gives them.
+        Callers at the same time get different ones. Rows come as `MessageStore` gives them, and with the text of
+        `add_key` as `recall_key`, where there is one.
         """
 
     async def give_places(self, rows: Sequence[Row]) -> dict[str, Place]:
@@ -37,6 +38,9 @@ class RecallIndex(Protocol):
 
     async def fail(self, row: Row, reason: str) -> None:
         """Nothing is due on the row any more, for this reason."""
+
+    async def add_key(self, owner_key: str, message_id: str, text: str) -> None:
+        """Have the message with this `id` found by the words of this text, too, in place of an earlier one."""
 
     async def put_off(self, rows: Sequence[Row], until: datetime) -> None:
         """The work that is due on these rows is due at `until`."""
@@ -69,7 +73,7 @@ class RecallIndex(Protocol):
         """The places of the rows with these `_id`s, of those that have one."""
 
     async def rows_at(self, owner_key: str, places: Collection[Place]) -> dict[Place, Row]:
-        """The rows at these places, as `MessageStore` gives them; places without a row are left out."""
+        """The rows at these places, as `claim` gives them; places without a row are left out."""
 
     async def status(self, owner_key: str | None = None) -> IndexStatus:
         """The states of an owner's messages, or of all."""

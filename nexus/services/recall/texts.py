@@ -1,6 +1,7 @@
 """What the index keeps of a row: the text by which it is found, its terms, and what else is true of it. Pure.
 
 - Of a large result of a tool the first lines are kept, of a call its annotation, of all else the whole text.
+- A row may have a key, such as the summary of its turn: another text whose words lead to it, and which is not shown.
 - Rows that no context shows, those internal to a sub-agent, calls and results of memory tools, and what was itself
   recalled have no text: they are never found.
 """
@@ -33,7 +34,10 @@ def findable(row: Row) -> Findable | None:
     if not messages:
         return None
     by_assistant = all(message.role == "assistant" for message in messages)
-    return Findable(occurrences(_joined(row, messages)), flags_of(messages[0].moment, by_assistant=by_assistant))
+    key = row.get("recall_key")
+    # What the row says itself counts as it is said there.
+    terms = {**occurrences(key if isinstance(key, str) else ""), **occurrences(_joined(row, messages))}
+    return Findable(terms, flags_of(messages[0].moment, by_assistant=by_assistant))
 
 
 def text_of(row: Row) -> str:

@@ -70,6 +70,14 @@ class TurnSettings(WorkSettings):
     settled_s: float = 5.0
 
 
+# Called with the owner, the `id` of the input and the texts of a model's summary, before it is written.
+Summarised = Callable[[str, str, str], Awaitable[None]]
+
+
+async def _ignore(*_: object) -> None:
+    pass
+
+
 class TurnWorker:
     """Closes and summarises turns while `running()`, by `settings` that may be replaced at any time."""
 
@@ -82,6 +90,7 @@ class TurnWorker:
         max_input_tokens: int = 24_000,
         settings: TurnSettings | None = None,
         metrics: Metrics | None = None,
+        summarised: Summarised = _ignore,
     ) -> None:
         self._store = store
         self._model = model
@@ -90,6 +99,7 @@ class TurnWorker:
             Summariser(model, max_input_tokens=max_input_tokens, metrics=self._metrics) if model else None
         )
         self._messages = messages
+        self._summarised = summarised
         self._to_close, self._to_summarise = WorkSignal(), WorkSignal()
         self.settings = settings or TurnSettings()
 
@@ -205,6 +215,9 @@ class TurnWorker:
             _log.warning(event, run_id=turn["run_id"], reason=str(error), calls=calls.taken)
             await claimed.finish({**changes, "calls": calls.taken})
         else:
+            if input_id := next(iter(facts.message_ids), ""):
+                texts = (made.summaries.brief, made.summaries.detailed, *made.insights)
+                await self._summarised(turn["owner_key"], input_id, "\n".join(texts))
             changes = {**changes_by_summary(made.summaries, made.insights), "calls": calls.taken}
             if await claimed.finish(changes):
                 self._metrics.count(Event.TURN_SUMMARISED)

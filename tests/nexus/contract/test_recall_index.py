@@ -587,3 +587,23 @@ async def test_switched_off(mongo_uri: str, prepared_database: str, mongo_janito
         assert mongo_janitor[prepared_database]["messages"].count_documents({"recall": {"$exists": True}}) == 0
         assert await store.recall.mark("o", limit=9) == (2, "")
         assert len(await claim(store)) == 2
+
+
+async def test_a_key_of_a_message(place: Server) -> None:
+    """It makes the words due again, also while they are claimed, and comes with the row of its owner."""
+    async with place.open() as store:
+        await insert_all(store, [row(1), row(2)])
+        claimed = await claim(store)
+        await store.recall.add_key("o", "m1", "biscuits")
+        await store.recall.add_key("eve", "m2", "biscuits")
+        await store.recall.add_key("o", "nobody", "biscuits")
+        places = await store.recall.give_places(claimed)
+        await store.recall.finish(claimed)
+        again = await claim(store)
+        assert [(each["id"], each.get("recall_key")) for each in again] == [("m1", "biscuits")]
+        await store.recall.finish(again)
+        rows = await store.recall.rows_at("o", [*places.values()])
+        assert {each["id"]: each.get("recall_key") for each in rows.values()} == {"m1": "biscuits", "m2": None}
+        await store.recall.add_key("o", "m1", "tea")
+        (newer,) = await claim(store)
+        assert newer["recall_key"] == "tea"

@@ -49,7 +49,7 @@ class FakeRecall:
         claimed = sorted(due, key=lambda row: self._state(row)["due_at"])[:limit]
         for row in claimed:
             self._state(row).update(due_at=until, claim=True)
-        return [self._store.bounded(row) for row in sorted(claimed, key=_id)]
+        return [self._given(row) for row in sorted(claimed, key=_id)]
 
     async def give_places(self, rows: Sequence[Row]) -> dict[str, Place]:
         """By `_id`, the places of these rows; one that has none gets the next of its session."""
@@ -81,6 +81,14 @@ class FakeRecall:
         for state in self._claimed([row]):
             _make_due(state, _FAILED)
             state["failed"] = reason
+
+    async def add_key(self, owner_key: str, message_id: str, text: str) -> None:
+        """Have the message with this `id` found by the words of this text, too."""
+        self._ask("add_key")
+        for row in self._of(owner_key):
+            if row.get("id") == message_id:
+                self._state(row)["key"] = text
+                _make_due(self._state(row), WORDS)
 
     async def put_off(self, rows: Sequence[Row], until: datetime) -> None:
         """The work that is due on these rows is due at `until`."""
@@ -164,7 +172,7 @@ class FakeRecall:
         """The rows at these places."""
         self._ask("rows_at")
         placed = {self.states.get(row["_id"], {}).get("place"): row for row in self._of(owner_key)}
-        return {place: self._store.bounded(placed[place]) for place in places if place in placed}
+        return {place: self._given(placed[place]) for place in places if place in placed}
 
     async def status(self, owner_key: str | None = None) -> IndexStatus:
         """The states of an owner's messages, or of all."""
@@ -184,6 +192,10 @@ class FakeRecall:
     def _stored(self, rows: Sequence[Row]) -> list[Row]:
         ids = {row["_id"] for row in rows}
         return [row for row in self._store.messages if row["_id"] in ids]
+
+    def _given(self, row: Row) -> Row:
+        key = self.states.get(row["_id"], {}).get("key")
+        return {**self._store.bounded(row), **({"recall_key": key} if key else {})}
 
     def _claimed(self, rows: Sequence[Row]) -> list[Row]:
         return [self._state(row) for row in self._stored(rows) if self._state(row).get("claim")]

@@ -88,7 +88,8 @@ async def remembering(
     """A turn memory at work."""
     store = store or FakeStore()
     given = TurnSettings(**{"settled_s": 0.1, **settings})  # type: ignore[arg-type]  # numbers
-    work = TurnWorker(store.turns, store, model, settings=given, metrics=metrics)
+    summarised = store.recall.add_key
+    work = TurnWorker(store.turns, store, model, settings=given, metrics=metrics, summarised=summarised)
     told = {"refused": refused} if refused else {}
     async with TurnMemory(store.turns, store, work, metrics, **told).running() as turns:
         yield Memory(store, turns)

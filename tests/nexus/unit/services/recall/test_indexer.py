@@ -131,6 +131,21 @@ async def test_what_is_recorded_later() -> None:
         assert await index.found("coffee") == ["m1", "m0"]
 
 
+async def test_a_key() -> None:
+    """A message that is indexed already is found by its words, too; before that is done it waits."""
+    index = _Index()
+    await index.record("tea", "coffee")
+    async with index.indexing() as indexer:
+        await index.done()
+        await index.store.recall.add_key("o", "m1", "They talked about biscuits")
+        assert (await index.store.recall.status()).waiting == 1
+        await index.store.recall.add_key("eve", "m0", "biscuits")
+        indexer.wake()
+        await index.done()
+    assert await index.found("biscuit") == ["m1", "m0"]
+    assert await index.found("coffee") == ["m1", "m0"]
+
+
 async def test_what_is_never_found() -> None:
     """It has no place, and nothing is due on it."""
     index = _Index()

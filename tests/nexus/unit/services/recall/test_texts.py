@@ -99,6 +99,17 @@ def test_terms_and_flags() -> None:
     assert found == ({}, [])
 
 
+@pytest.mark.parametrize("key", ["Tea and biscuits were bought", "", None, 7, ["tea"]])
+def test_a_key(key: Any) -> None:
+    """Its words lead to the row, which keeps its own as they are said there; its text is its own."""
+    found = findable(row(1, content="tea tea", recall_key=key))
+    assert found
+    assert found.terms["tea"] == occurrence(2, 2)
+    assert found.terms.get("biscuit") == (occurrence(1, 3) if key == "Tea and biscuits were bought" else None)
+    assert text_of(row(1, content="tea tea", recall_key=key)) == "tea tea"
+    assert findable(row(1, content="", recall_key=key)) is None
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

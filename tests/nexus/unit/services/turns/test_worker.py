@@ -77,6 +77,9 @@ async def test_a_turn_with_a_model() -> None:
         "source": "model",
     }
     assert (document["insights"], document["work"], document["due_at"]) == (GOOD["insights"], None, None)
+    # The words of the summary lead to the input.
+    (key,) = [state["key"] for state in memory.store.recall.states.values() if "key" in state]
+    assert key.splitlines() == [GOOD["brief"], GOOD["detailed"], *GOOD["insights"]]
     (asked,) = model.users
     assert "156 beans are wet" in asked
     assert "They are wet." in asked
