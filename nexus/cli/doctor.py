@@ -18,9 +18,9 @@ from nexus.cli.terminal import (
     counted,
     printable,
 )
-from nexus.config import STORED_SECTIONS, LlmSettings, Settings
+from nexus.config import STORED_SECTIONS, LlmSettings, RecallSettings, Settings
 from nexus.config.loading import exposed_secrets, with_stored
-from nexus.connections import Transport, open_bus, open_model, open_store, try_claim
+from nexus.connections import Transport, open_bus, open_embedder, open_model, open_store, try_claim
 from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError, reason_of
 from nexus.core.models import new_message_id
 from nexus.core.ports import Bus, Store
@@ -73,7 +73,7 @@ def command(
     config: Config = None,
     quick: Annotated[bool, typer.Option(help="Only ask whether both servers answer.")] = False,
 ) -> None:
-    """Check Redis, MongoDB, indexes, settings, tools, whether a service answers, and the model.
+    """Check Redis, MongoDB, indexes, settings, tools, whether a service answers, the model, and the embedder.
 
     Exit 1 when something is wrong, with what to do. Nothing is made or recorded.
     """
@@ -107,6 +107,10 @@ async def examine(settings: Settings, console: Console, quick: bool = False) -> 
         # A call of the model has a time limit of its own.
         timeout_s = settings.llm.timeout_s + _TIMEOUT_S
         results.append(await check("model", lambda: _check_model(settings.llm), _model_advice, timeout_s=timeout_s))
+        # An endpoint is asked twice: for its centre, and for a text.
+        timeout_s = 2 * settings.recall.timeout_s + _TIMEOUT_S
+        ask = partial(_check_embedder, settings.recall)
+        results.append(await check("embedder", ask, _embedder_advice, timeout_s=timeout_s))
     return all(results)
 
 
@@ -211,6 +215,20 @@ async def _check_model(settings: LlmSettings) -> str:
         if '"ok"' not in answer.text:
             raise ModelUnavailableError(_NO_JSON)
         return f"{model.name} answers, {(anyio.current_time() - started) * 1_000:.0f} ms"
+
+
+async def _check_embedder(settings: RecallSettings) -> str:
+    async with open_embedder(settings) as embedder:
+        if embedder is None:
+            return "not configured: messages are found by words alone"
+        started = anyio.current_time()
+        (code,) = await embedder.codes_of_texts(["Is all well?"])
+        ms = (anyio.current_time() - started) * 1_000
+        return f"{embedder.generation} gives vectors of {8 * len(code)} bits, {ms:.0f} ms"
+
+
+def _embedder_advice(error: Exception) -> str:
+    return _model_advice(error).replace("llm.", "recall.").replace("NEXUS_LLM__", "NEXUS_RECALL__")
 
 
 def _model_advice(error: Exception) -> str:

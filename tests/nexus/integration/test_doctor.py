@@ -1,6 +1,7 @@
 """`nexus doctor` on a Redis, and on a model, that is there and of no use."""
 
 import io
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,8 @@ from nexus.adapters.redis.client import open_redis
 from nexus.bootstrap import open_nexus
 from nexus.cli.doctor import examine
 from nexus.cli.terminal import bus_advice
-from nexus.config import BusSettings, DatabaseSettings, LlmSettings, Settings
+from nexus.config import BusSettings, DatabaseSettings, LlmSettings, RecallSettings, Settings
+from tests.nexus.support.embedding_behaviours import embedding
 from tests.nexus.support.model_behaviours import Behaviour, body, good, knowing, saying, silent, status, wrapped
 from tests.nexus.support.model_server import model_server
 from tests.nexus.support.redis_server import HOST, free_port, redis_server
@@ -240,3 +242,24 @@ async def test_a_key_of_a_model_that_cannot_be_used(mongo_uri: str, database_nam
     assert "wrong  model: llm.api_key: has characters that no header" in lines
     assert "To do: correct this setting." in lines
     assert "canary" not in lines
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        (embedding(), r"ok     embedder: e5-[0-9a-f]{12} gives vectors of 256 bits, [0-9]+ ms"),
+        (status(404), r"wrong  embedder: 404 Not Found\. To do: correct recall\.model, and recall\.base_url, which"),
+        (status(401), r"wrong  embedder: 401 Unauthorized\. To do: correct recall\.api_key \(NEXUS_RECALL__API_KEY"),
+        (body(b"{}"), r"wrong  embedder: the answer is no list of vectors\. To do: correct recall\.base_url"),
+    ],
+)
+async def test_an_embedder(mongo_uri: str, prepared_database: str, behaviour: Behaviour, said: str) -> None:
+    """An endpoint is asked for a vector; the advice is about its settings."""
+    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=prepared_database)
+    settings = Settings(bus=BusSettings(mode="memory"), database=database)
+    async with model_server(behaviour) as server:
+        recall = RecallSettings(embedder="endpoint", base_url=SecretStr(server.base_url), model="e5")
+        _, lines = await examined(settings.model_copy(update={"recall": recall}))
+    assert re.search(said, lines)
+    _, lines = await examined(settings)
+    assert "ok     embedder: not configured: messages are found by words alone" in lines
