@@ -37,6 +37,7 @@ class Extent:
     at_once: int = 1_600
     long_rows: int = 1_000_000
     builds: int = 100_000
+    most_messages: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -125,6 +126,8 @@ def _folds(folds: Sequence[Fold], label: str) -> Table:
 def speed(given: argparse.Namespace) -> None:
     """Print how fast it is."""
     extent = Extent(rounds=given.rounds)
+    if given.quick:
+        extent = replace(extent, one_at_a_time=100, most_messages=10_000)
     texts = Repeated(read_locomo(given.locomo)) if given.locomo else MadeUp()
     run(extent, {name: partial(_timed, name, texts, given.embedder) for name in given.measures or MEASURES})
 
@@ -145,6 +148,7 @@ def main() -> None:
     command.add_argument("--real", action="store_true", help="also through a service, from MongoDB and from the bus")
     command.set_defaults(run=quality)
     timing = commands.add_parser("speed", help="searches, builds and indexing, on made texts or those of LoCoMo")
+    timing.add_argument("--quick", action="store_true", help="less of everything, for a first look")
     timing.add_argument("--rounds", type=int, default=5)
     timing.add_argument("measures", nargs="*", choices=[*MEASURES], help="all without")
     timing.set_defaults(run=speed)

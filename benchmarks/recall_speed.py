@@ -39,13 +39,14 @@ Texts = MadeUp | Repeated
 def searches(bench: Bench, texts: Texts, embedder: str) -> list[Measure]:
     """Searches from the bus, one at a time, of owners with few and many messages."""
     place = bench.place("search", [])
-    for size in _SIZES:
+    sizes = {size: bar for size, bar in _SIZES.items() if size <= bench.extent.most_messages}
+    for size in sizes:
         asyncio.run(record(place, texts.documents(str(size), size)))
     questions = [texts.question() for _ in range(_QUESTIONS)]
     measures = []
     with serving_recall(place, embedder):
         wait_until_done(bench, place)
-        for size, bar in _SIZES.items():
+        for size, bar in sizes.items():
             ask = _asking(bench, place, [str(size)], texts=questions)
             ask(_WARM_UP, 0)
             number = bench.extent.one_at_a_time
