@@ -205,7 +205,7 @@ async def test_failures(desk: RecallDesk) -> None:
 
 
 async def test_much(desk: RecallDesk) -> None:
-    """Several pages of messages, odd ones among them, are all indexed; of a long one the text around the word is shown."""
+    """Pages of messages, odd ones among them, are all indexed; of a long one the text around the word is shown."""
     desk.plant(*["The train left."] * 1_100, "Train 1234 left.", *["The train left."] * 99)
     desk.plant("word " * 1_000 + "zanzibar" + " tail" * 10_000, first=1_200, session_id="séance 😀")
     desk.plant("", "\ufeff", "👩‍👩‍👧‍👦", first=1_201)
