@@ -350,13 +350,15 @@ class _Found:
             self._keep(self.bits, flag, bits)
 
     def _keep(self, found: dict[str, dict[str, Any]], name: str, by_episode: Mapping[str, Any]) -> None:
-        of_episodes = {
-            episode: value
-            for episode, value in by_episode.items()
-            if value and (self._episodes is None or episode in self._episodes)
-        }
-        if of_episodes:
-            found.setdefault(name, {}).update(of_episodes)
+        # Copied only where some is not wanted: there may be ten thousands.
+        if self._episodes is not None or not all(by_episode.values()):
+            by_episode = {
+                episode: value
+                for episode, value in by_episode.items()
+                if value and (self._episodes is None or episode in self._episodes)
+            }
+        if by_episode:
+            found.setdefault(name, {}).update(by_episode)
 
 
 async def _take(collection: Any, changes: Mapping[str, tuple[int, Row]]) -> list[str]:
