@@ -78,7 +78,7 @@ class EmbeddingModel:
 
 @asynccontextmanager
 async def open_endpoint(
-    base_url: str, api_key: str, model: EmbeddingModel, *, timeout_s: float
+    base_url: str, api_key: str, model: EmbeddingModel, *, timeout_s: float, question_s: float = _QUESTION_S
 ) -> AsyncIterator["EndpointEmbedder"]:
     """The embedder at an endpoint, connected to by the first call; ConfigError for an unusable address or key.
 
@@ -86,7 +86,7 @@ async def open_endpoint(
     """
     address = read_address(base_url, api_key, "recall")
     async with open_sdk(address, retries=_RETRIES, at_once=_CALLS_AT_ONCE, max_bytes=_MAX_ANSWER_BYTES) as client:
-        yield EndpointEmbedder(client, model, timeout_s)
+        yield EndpointEmbedder(client, model, timeout_s, min(question_s, timeout_s))
 
 
 class _RefusedError(Exception):
@@ -96,10 +96,11 @@ class _RefusedError(Exception):
 class EndpointEmbedder:
     """`nexus.core.ports.Embedder` on the SDK of OpenAI."""
 
-    def __init__(self, client: AsyncOpenAI, model: EmbeddingModel, timeout_s: float) -> None:
+    def __init__(self, client: AsyncOpenAI, model: EmbeddingModel, timeout_s: float, question_s: float) -> None:
         self._client = client
         self._model = model
         self._timeout_s = timeout_s
+        self._question_s = question_s
         self._places = anyio.Semaphore(_CALLS_AT_ONCE)
         self._breaker = Breaker(_BREAKER_FAILURES, _BREAKER_REST_S)
         self._unavailable = False
@@ -120,9 +121,9 @@ class EndpointEmbedder:
         return codes
 
     async def code_of_question(self, question: str) -> bytes:
-        """The same for a question, in a second at most once the centre is known."""
+        """The same for a question, in `question_s` once the centre is known."""
         asked = self._model.question_prefix + shortened(question)
-        (code,) = await self._codes([asked], min(_QUESTION_S, self._timeout_s))
+        (code,) = await self._codes([asked], self._question_s)
         return code
 
     async def _codes(self, texts: Sequence[str], most_s: float) -> list[bytes]:

@@ -20,7 +20,7 @@ from tests.nexus.support.model_behaviours import status
 from tests.nexus.support.model_exchange import Exchange
 from tests.nexus.support.model_server import ModelServer, model_server
 from tests.nexus.support.rows import row
-from tests.nexus.support.waiting import until
+from tests.nexus.support.waiting import PATIENCE_S, until
 
 SUBJECTS: Final = ("garden", "train", "invoice", "piano", "weather", "soup", "bicycle", "exam")
 TEXTS: Final = [f"note {number} of the {SUBJECTS[number % len(SUBJECTS)]}" for number in range(199)]
@@ -92,7 +92,8 @@ async def replicas(
         found = []
         for _ in range(count):
             store = await stack.enter_async_context(open_mongo(uri, database))
-            opened = open_endpoint(server.base_url, "", EmbeddingModel(model), timeout_s=20)
+            known = EmbeddingModel(model)
+            opened = open_endpoint(server.base_url, "", known, timeout_s=PATIENCE_S, question_s=PATIENCE_S)
             replica = _Replica(store, await stack.enter_async_context(opened))
             await stack.enter_async_context(Indexer(store.recall, replica.embedder).running())
             found.append(replica)
