@@ -45,11 +45,11 @@ async def test_recall_outlives_replicas(stage: Stage, mode: str) -> None:
             database = client[scene.database]
             await scene.fleet.start(2)
             for part in range(parts):
-                indexed = database["recall_postings"].estimated_document_count()
                 database["messages"].insert_many(_rows(part * each, each))
 
-                async def begun(indexed: int = indexed) -> bool:
-                    return database["recall_postings"].estimated_document_count() > indexed
+                async def begun() -> bool:
+                    # Both are at it.
+                    return waiting_in(database) < 2 * each // 3
 
                 await until(begun)
                 await scene.fleet.running[0].end(signal.SIGKILL)
