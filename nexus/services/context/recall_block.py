@@ -20,7 +20,7 @@ from nexus.services.context.dialogue import cut
 from nexus.services.history.messages import HistoryMessage, messages_of
 from nexus.services.history.rows import at_offset, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, annotate
-from nexus.services.recall.texts import text_of
+from nexus.services.recall.texts import said_in
 from nexus.services.text.content import without_recalled
 from nexus.services.text.escape import CountingEscape, fold, one_line
 
@@ -107,8 +107,7 @@ def recall_block(
     lines: dict[str, _Lines] = {}
     for row in (row for hit in found.hits for row in hit.around):
         is_other = row.get("owner_key") == owner_key and row.get("run_id") != run_id and row["_id"] not in without
-        # What is never found is not shown beside a hit either, such as what is internal to a sub-agent.
-        if is_other and row["_id"] not in lines and text_of(row):
+        if is_other and row["_id"] not in lines:
             lines[row["_id"]] = _lines_of(row, truncate_chars, timezone_offset)
     hits = [hit for hit in found.hits if (said := lines.get(hit.row["_id"])) and said.texts]
 
@@ -160,7 +159,8 @@ def _lines_of(row: Row, truncate_chars: int, timezone_offset: int) -> _Lines:
 def _said(item: HistoryMessage, limit: int, escape: CountingEscape) -> tuple[str, bool]:
     """The text of a message on one line, and whether it was cut; `""` for nothing to show."""
     text = one_line(without_recalled(item.text))
-    if item.role is None or not (text or item.calls):
+    # What is never found is not shown beside a hit either, such as what is internal to a sub-agent.
+    if not said_in(item) or not (text or item.calls):
         return "", False
     # A name in brackets marks what a tool gave: no text can have it.
     calls = [ToolCall("", item.tool_name or _NO_NAME, {}, "")] if item.role == "tool" else item.calls

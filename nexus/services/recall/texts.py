@@ -30,7 +30,7 @@ class Findable(NamedTuple):
 
 def findable(row: Row) -> Findable | None:
     """By what a row is found; None for one that never is."""
-    messages = [message for message in messages_of([row]) if _said_in(message)]
+    messages = [message for message in messages_of([row]) if said_in(message)]
     if not messages:
         return None
     by_assistant = all(message.role == "assistant" for message in messages)
@@ -46,7 +46,7 @@ def text_of(row: Row) -> str:
 
 
 def _joined(row: Row, messages: Sequence[HistoryMessage]) -> str:
-    said = "\n".join(filter(None, map(_said_in, messages)))
+    said = "\n".join(filter(None, map(said_in, messages)))
     metadata = row.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     # A result has the name of its tool there.
@@ -54,7 +54,7 @@ def _joined(row: Row, messages: Sequence[HistoryMessage]) -> str:
     return f"{str(name).strip()}: {said}" if said and is_named else said
 
 
-def _said_in(message: HistoryMessage) -> str:
+def said_in(message: HistoryMessage) -> str:
     """The text of a message; `""` for one that is never found."""
     if message.role is None or is_internal(message.metadata) or message.tool_name in MEMORY_TOOLS:
         return ""

@@ -104,6 +104,13 @@ def test_what_is_not_shown() -> None:
     assert lines(found([*others, hit], at=[9]), without=without) == ["[2025-05-01, s1] Human: found"]
 
 
+def test_results_of_memory_tools_beside_a_text() -> None:
+    """A row may be several messages, of which one was found before."""
+    found_before = {"type": "tool_result", "tool_use_id": "c1", "content": "beans were found", "name": "search_memory"}
+    rows = [said(1, [found_before, {"type": "text", "text": "And now?"}])]
+    assert lines(found(rows)) == ["[2025-05-01, s1] Human: And now?"]
+
+
 def test_a_hit_that_is_not_shown_takes_those_beside_it_along() -> None:
     """A line without its hit says nothing."""
     assert lines(found([said(1, "before"), said(2, ""), said(3, "after")])) == []
