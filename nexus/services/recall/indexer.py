@@ -34,7 +34,6 @@ _log = structlog.get_logger(__name__)
 _Result = TypeVar("_Result")
 
 _TASK: Final = "recall"
-_POLL_S: Final = 1.0
 # Messages of a conversation come in groups, and many at once cost far less than one by one.
 _GATHER_S: Final = 0.05
 _MOST_ROWS: Final = 500
@@ -59,10 +58,13 @@ class IndexerSettings:
 
     Attributes:
         lease_s: for which a claim holds.
+        poll_s: between two looks for due work that nothing signals; also the first pause while the store, or the
+            embedder, is away. Each pause is twice the one before.
         outdated_s: between two looks for messages that have no vector of the embedder in use.
     """
 
     lease_s: float = 10.0
+    poll_s: float = 1.0
     outdated_s: float = 600.0
 
 
@@ -114,14 +116,15 @@ class Indexer:
         self._words.notify()
 
     async def _repeat(
-        self, step: Callable[[int], Awaitable[bool]], signal: WorkSignal, most: int, longest_pause_s: float
+        self, step: Callable[[int], Awaitable[int]], signal: WorkSignal, most: int, longest_pause_s: float
     ) -> None:
-        """Do steps of up to `most` messages: at once while they say that there is more, else when there may be more."""
-        pauses, at_once = Pauses(_POLL_S, longest_pause_s), most
+        """Do steps of up to `most` messages, which return how many they did: at once, or when there may be more."""
+        pauses, at_once = Pauses(self._settings.poll_s, longest_pause_s), most
         while True:
             is_busy = self._idle_s() < _BUSY_S
+            limit = min(at_once, _MOST_WHILE_BUSY) if is_busy else at_once
             try:
-                is_more = await step(min(at_once, _MOST_WHILE_BUSY) if is_busy else at_once)
+                done = await step(limit)
             except (StoreUnavailableError, ModelUnavailableError) as error:
                 _log.warning("recall_delayed", reason=str(error))
                 self._metrics.count(Event.RECALL_DELAYED)
@@ -129,16 +132,17 @@ class Indexer:
                 at_once = max(at_once // 4, 1)
                 await pauses.wait()
                 continue
-            at_once = min(2 * at_once, most)
+            if done:
+                at_once = min(2 * at_once, most)
             pauses.end()
-            if not is_more:
-                await signal.wait(_POLL_S)
+            if done < limit:
+                await signal.wait(self._settings.poll_s)
                 await anyio.sleep(_GATHER_S)
             elif is_busy:
                 await anyio.sleep(_PAUSE_WHILE_BUSY_S)
 
-    async def _step(self, work: str, do: Callable[[Sequence[Row]], Awaitable[None]], most: int) -> bool:
-        """Claim a batch and do its work; whether there may be more."""
+    async def _step(self, work: str, do: Callable[[Sequence[Row]], Awaitable[None]], most: int) -> int:
+        """Claim a batch and do its work; returns how many there were."""
         now = to_milliseconds(utc_now())
         lease = timedelta(seconds=self._settings.lease_s)
         rows = await self._index.claim(work, now, now + lease, limit=most)
@@ -150,7 +154,7 @@ class Indexer:
             with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(StoreUnavailableError, StoreRejectedError):
                 await self._index.put_off(rows, utc_now())
             raise
-        return len(rows) == most
+        return len(rows)
 
     async def _do(self, rows: Sequence[Row], do: Callable[[Sequence[Row]], Awaitable[None]]) -> None:
         """Do the work; where it raises, for each row by itself, and fail those on which it does so again."""
@@ -187,16 +191,15 @@ class Indexer:
         self._metrics.count(Event.RECALL_INDEXED, len(rows))
         self._meaning.notify()
 
-    async def _embed_or_look(self, embedder: Embedder, most: int) -> bool:
+    async def _embed_or_look(self, embedder: Embedder, most: int) -> int:
         """Embed a batch; where nothing is due, look from time to time for messages that are to be embedded again."""
-        if await self._step(MEANING, partial(self._write_meaning, embedder), most):
-            return True
-        if anyio.current_time() < self._look_at:
-            return False
+        done = await self._step(MEANING, partial(self._write_meaning, embedder), most)
+        if done or anyio.current_time() < self._look_at:
+            return done
         if await self._index.mark_outdated(embedder.generation, limit=_MOST_MARKED):
-            return True
+            return await self._step(MEANING, partial(self._write_meaning, embedder), most)
         self._look_at = anyio.current_time() + self._settings.outdated_s
-        return False
+        return 0
 
     async def _write_meaning(self, embedder: Embedder, rows: Sequence[Row]) -> None:
         texts = await _in_thread(text_of, rows)

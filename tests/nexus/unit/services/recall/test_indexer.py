@@ -2,15 +2,17 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from nexus.core.errors import ModelUnavailableError, StoreRejectedError
+from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
-from nexus.core.models import new_row_id
-from nexus.core.recall import Entry, IndexStatus
+from nexus.core.models import Row, new_row_id
+from nexus.core.recall import WORDS, Entry, IndexStatus
 from nexus.services.recall.indexer import Indexer, IndexerSettings
 from nexus.services.recall.service import Recall
 from tests.nexus.support.fake_recall import FakeRecall
@@ -56,6 +58,19 @@ class _Hanging(_Embedder):
         self.begun.set()
         await anyio.sleep_forever()
         return await super().codes_of_texts(texts)
+
+
+class _Claims(FakeRecall):
+    """Keeps how many messages were asked for at a time."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.limits: list[int] = []
+
+    async def claim(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
+        """Keep the limit."""
+        self.limits.append(limit)
+        return await super().claim(work, now, until, limit=limit)
 
 
 class _Poisoned(FakeRecall):
@@ -186,12 +201,43 @@ async def test_a_store_that_goes_away(operation: str) -> None:
     async def delayed() -> int:
         return index.metrics.counted[Event.RECALL_DELAYED]
 
-    async with index.indexing(settings=IndexerSettings(lease_s=0.05)):
+    async with index.indexing(settings=IndexerSettings(lease_s=0.05, poll_s=0.01)):
         await until(delayed)
         index.store.failing = ""
         status = await index.done()
     assert (status.indexed, status.failed) == (2, 0)
     assert sorted(await index.found("tea coffee")) == ["m0", "m1"]
+
+
+async def test_a_message_on_which_the_store_fails() -> None:
+    """As if it were away: batches become smaller until all others are indexed; the one is tried on and on."""
+    index = _Index()
+    index.store.recall = poisoned = _Poisoned(index.store, index.store._ask)
+    poisoned.error = StoreUnavailableError("TypeError")
+    await index.record("poison", *["tea"] * 9)
+
+    async def one_is_left() -> bool:
+        return (await index.store.recall.status()).waiting == 1
+
+    async with index.indexing(settings=IndexerSettings(lease_s=0.05, poll_s=0.01)):
+        await until(one_is_left)
+    assert [state.get("work") for state in poisoned.states.values()] == [WORDS, *[None] * 9]
+
+
+async def test_requests_come_first() -> None:
+    """While there are any, batches are small; when there have been none for a second, they are large."""
+    idle_s = 0.0
+    index = _Index()
+    index.store.recall = claims = _Claims(index.store, index.store._ask)
+    await index.record(*["tea"] * 250)
+    async with Indexer(claims, metrics=index.metrics, idle_s=lambda: idle_s).running():
+        await index.done()
+        busy = claims.limits[:3]
+        idle_s = 5.0
+        await index.record(*["tea"] * 250, first=250)
+        await index.done()
+    assert busy == [100, 100, 100]
+    assert claims.limits[-1] == 500
 
 
 async def test_an_end_amid_a_batch() -> None:
