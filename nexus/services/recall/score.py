@@ -15,11 +15,12 @@ message comes first; recency has no other weight, since with one less is found. 
 
 import heapq
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from nexus.core.recall import EPISODE, LONGEST, Place, Postings, Ranked, Score
+from nexus.core.recall import EPISODE, LONGEST, Occurrence, Place, Postings, Ranked, Score
 from nexus.services.recall.terms import BY_ASSISTANT
 
 # The version of the formula and its weights.
@@ -68,7 +69,7 @@ def rank(
     `dates` are the flags of each date that the question names; see `dates_named`.
     """
     scorer = _Scorer(postings, dates, question_code, weights)
-    bounds = sorted(((scorer.bound(episode), episode) for episode in scorer.episodes), reverse=True)
+    bounds = sorted(((bound, episode) for episode, bound in scorer.bounds().items()), reverse=True)
     best: list[tuple[float, Place]] = []
     considered = 0
     for bound, episode in bounds:
@@ -99,24 +100,23 @@ class _Scorer:
         self._flags = postings.flags
         self._dates = dates
         self._nearer = _nearer(postings.codes, question_code) if question_code else {}
-        self._strengths: dict[int, float] = {}
+        self._strengths = _Strengths(weights)
 
-    @property
-    def episodes(self) -> set[str]:
-        """Those in which something has a score."""
-        return {episode for _, by_place in self._terms.values() for episode in by_place} | self._nearer.keys()
-
-    def bound(self, episode: str) -> float:
-        """At least the highest score in the episode."""
-        weights, bound = self._weights, 0.0
+    def bounds(self) -> dict[str, float]:
+        """By episode in which something has a score, at least the highest."""
+        weights, strengths = self._weights, self._strengths
+        bounds: dict[str, float] = defaultdict(float)
         for idf, by_place in self._terms.values():
-            if occurrences := by_place.get(episode):
-                best = max(map(self._strength, occurrences.values()))
-                bound += idf * (best + weights.session * self._saturated(occurrences))
-        if bound and self._dated(episode):
-            bound += weights.date
-        nearest = max(self._nearer.get(episode, {}).values(), default=0.0)
-        return bound + weights.similarity * max(nearest, 0.0)
+            for episode, occurrences in by_place.items():
+                best = max(map(strengths.__getitem__, occurrences.values()))
+                # The lengths in the sum make it greater at most.
+                times = sum(occurrences.values()) >> 12
+                bounds[episode] += idf * (best + weights.session * self._saturated(times))
+        for episode in bounds if self._dates else ():
+            bounds[episode] += weights.date if self._dated(episode) else 0.0
+        for episode, nearer in self._nearer.items():
+            bounds[episode] += weights.similarity * max(*nearer.values(), 0.0)
+        return bounds
 
     def scores(self, episode: str) -> Iterator[tuple[Place, float]]:
         """The score of each place of an episode that has one."""
@@ -125,7 +125,7 @@ class _Scorer:
         session = 0.0
         for idf, by_place in self._terms.values():
             if occurrences := by_place.get(episode):
-                session += idf * self._saturated(occurrences)
+                session += idf * self._saturated(_times(occurrences))
                 for at, strength in self._spread(occurrences).items():
                     words[at] += idf * strength
         session *= weights.session
@@ -150,7 +150,7 @@ class _Scorer:
         session = 0.0
         for term, (idf, by_place) in self._terms.items():
             if occurrences := by_place.get(episode):
-                session += idf * self._saturated(occurrences) * weights.session * factor
+                session += idf * self._saturated(_times(occurrences)) * weights.session * factor
                 if strength := self._spread(occurrences).get(at):
                     terms[term] = idf * strength * factor
         similarity = weights.similarity * self._nearer.get(episode, {}).get(at, 0.0) * factor
@@ -163,21 +163,13 @@ class _Scorer:
         near, far = self._weights.near, self._weights.far
         strongest: dict[int, float] = {}
         for key, value in occurrences.items():
-            strength, at = self._strength(value), int(key)
+            strength, at = self._strengths[value], int(key)
             for place, part in ((at, 1.0), (at - 1, near), (at + 1, near), (at - 2, far), (at + 2, far)):
                 if 0 <= place < EPISODE and strength * part > strongest.get(place, 0.0):
                     strongest[place] = strength * part
         return strongest
 
-    def _strength(self, value: int) -> float:
-        if (strength := self._strengths.get(value)) is None:
-            weights, times = self._weights, value >> 12
-            length = 1 - weights.b + weights.b * (value & LONGEST) / weights.length
-            strength = self._strengths[value] = times * (weights.k1 + 1) / (times + weights.k1 * length)
-        return strength
-
-    def _saturated(self, occurrences: Mapping[str, int]) -> float:
-        times = sum(value >> 12 for value in occurrences.values())
+    def _saturated(self, times: int) -> float:
         return times * (self._weights.saturation + 1) / (times + self._weights.saturation)
 
     def _bits(self, flag: str, episode: str) -> int:
@@ -192,6 +184,24 @@ class _Scorer:
                 of_date &= self._bits(flag, episode)
             bits |= of_date
         return bits
+
+
+class _Strengths(dict[Occurrence, float]):
+    """How strong a term is where it occurs so often."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__()
+        self._weights = weights
+
+    def __missing__(self, value: Occurrence) -> float:
+        weights, times = self._weights, value >> 12
+        length = 1 - weights.b + weights.b * (value & LONGEST) / weights.length
+        strength = self[value] = times * (weights.k1 + 1) / (times + weights.k1 * length)
+        return strength
+
+
+def _times(occurrences: Mapping[str, Occurrence]) -> int:
+    return sum(value >> 12 for value in occurrences.values())
 
 
 def _idf(messages: int, with_term: int) -> float:
