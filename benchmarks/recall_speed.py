@@ -93,7 +93,8 @@ def indexing(bench: Bench, texts: Texts, embedder: str) -> list[Measure]:
             rates.append(wait_until_done(bench, place))
             asyncio.run(_mark_again(place))
             beside = []
-            while _waiting(bench, place):
+            # The others' inputs are indexed, too, as they come.
+            while _waiting(bench, place, owner_key=_BUSY):
                 beside.append(others(_SLICE, 0))
             # Of the last slice a part was alone.
             beside = beside[:-1]
@@ -145,9 +146,9 @@ async def _mark_again(place: Place) -> None:
             pass
 
 
-def _waiting(bench: Bench, place: Place) -> int:
+def _waiting(bench: Bench, place: Place, **only: str) -> int:
     messages = bench.mongo[place.name]["messages"]
-    return messages.count_documents({"recall.work": {"$in": [WORDS, MEANING]}})
+    return messages.count_documents({"recall.work": {"$in": [WORDS, MEANING]}, **only})
 
 
 def wait_until_done(bench: Bench, place: Place) -> float:
