@@ -37,10 +37,12 @@ _TASK: Final = "recall"
 # Messages of a conversation come in groups, and many at once cost far less than one by one.
 _GATHER_S: Final = 0.05
 _MOST_ROWS: Final = 500
-# While requests are answered, and this long after the last, so many are indexed at a time, with such a pause between.
+# While requests are answered, and this long after the last, so many are indexed at a time. The pause between is so many
+# times as long as the work, for most builds are to meet none, but bounded: what is recorded is to be indexed.
 _BUSY_S: Final = 1.0
 _MOST_WHILE_BUSY: Final = 100
-_PAUSE_WHILE_BUSY_S: Final = 0.1
+_PAUSE_WHILE_BUSY: Final = 3.0
+_LONGEST_WHILE_BUSY_S: Final = 0.5
 _MOST_EMBEDDED: Final = 64
 _ROWS_IN_THREAD: Final = 20
 _IN_THREAD: Final = anyio.CapacityLimiter(1)
@@ -121,7 +123,7 @@ class Indexer:
         """Do steps of up to `most` messages, which return how many they did: at once, or when there may be more."""
         pauses, at_once = Pauses(self._settings.poll_s, longest_pause_s), most
         while True:
-            is_busy = self._idle_s() < _BUSY_S
+            is_busy, began = self._idle_s() < _BUSY_S, anyio.current_time()
             limit = min(at_once, _MOST_WHILE_BUSY) if is_busy else at_once
             try:
                 done = await step(limit)
@@ -139,7 +141,8 @@ class Indexer:
                 await signal.wait(self._settings.poll_s)
                 await anyio.sleep(_GATHER_S)
             elif is_busy:
-                await anyio.sleep(_PAUSE_WHILE_BUSY_S)
+                took = anyio.current_time() - began
+                await anyio.sleep(min(_PAUSE_WHILE_BUSY * took, _LONGEST_WHILE_BUSY_S))
 
     async def _step(self, work: str, do: Callable[[Sequence[Row]], Awaitable[None]], most: int) -> int:
         """Claim a batch and do its work; returns how many there were."""
