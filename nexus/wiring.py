@@ -156,9 +156,15 @@ def create_nexus(
         summarised=add_key,
     )
     turns = TurnMemory(store.turns, store, worker, metrics, refused=letters.write_refused)
-    recall = Recall(store.recall, embedder) if settings.recall.enabled else None
+    recall = Recall(store.recall, embedder, language=settings.recall.language) if settings.recall.enabled else None
     indexer = (
-        Indexer(store.recall, embedder, metrics=metrics, idle_s=lambda: requests.pending.idle_s)
+        Indexer(
+            store.recall,
+            embedder,
+            metrics=metrics,
+            language=settings.recall.language,
+            idle_s=lambda: requests.pending.idle_s,
+        )
         if settings.recall.enabled
         else None
     )
@@ -215,7 +221,13 @@ def create_nexus(
         services,
         recall,
         indexer,
-        Retention(store, transport.dead_letters, retention_settings(settings), metrics),
+        Retention(
+            store,
+            transport.dead_letters,
+            retention_settings(settings),
+            metrics,
+            language=settings.recall.language,
+        ),
         metrics,
     )
 
@@ -325,9 +337,8 @@ def memory_limits(settings: Settings) -> MemoryLimits:
 def retention_settings(settings: Settings) -> RetentionSettings:
     """How long things are kept."""
     days = settings.retention.model_dump()
-    return RetentionSettings(
-        **{name.removesuffix("_days"): timedelta(days=count) for name, count in days.items() if count}
-    )
+    kept = {name.removesuffix("_days"): timedelta(days=count) for name, count in days.items() if count}
+    return RetentionSettings(**kept)
 
 
 def compaction_settings(settings: Settings) -> CompactionSettings:

@@ -267,7 +267,8 @@ async def _search(  # noqa: PLR0917  # bound by position
 ) -> tuple[Found, IndexStatus | None]:
     """What is found; where that is nothing, the states of the messages, of which there are some."""
     async with open_embedder(settings.recall) as embedder:
-        found = await Recall(store.recall, embedder).search(owner, question, session_id=session, limit=limit)
+        recall = Recall(store.recall, embedder, language=settings.recall.language)
+        found = await recall.search(owner, question, session_id=session, limit=limit)
     if found.hits:
         return found, None
     if session is not None:

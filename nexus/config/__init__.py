@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from nexus.core.recall import Language
 from nexus.core.signing import Signing
 from nexus.core.turns import Level
 
@@ -274,6 +275,7 @@ class RecallSettings(_Section):
     """Long-term memory, and the embedder by which it finds meanings, too (contract §14)."""
 
     enabled: bool = True
+    language: Annotated[Language, BeforeValidator(_in_lower_case)] = "english"
     embedder: Annotated[Literal["off", "packaged", "endpoint"], BeforeValidator(_off_in_yaml)] = "off"
     base_url: Annotated[SecretStr, AfterValidator(_checked_address)] = SecretStr("")
     api_key: SecretStr = SecretStr("")

@@ -16,6 +16,28 @@ EPISODE: Final = 32
 WORDS: Final = "words"
 MEANING: Final = "meaning"
 
+# Of words in Latin letters, those that have stems.
+Language = Literal[
+    "catalan",
+    "czech",
+    "danish",
+    "dutch",
+    "english",
+    "finnish",
+    "french",
+    "german",
+    "hungarian",
+    "indonesian",
+    "italian",
+    "norwegian",
+    "polish",
+    "portuguese",
+    "romanian",
+    "spanish",
+    "swedish",
+    "turkish",
+]
+
 # What is searched: one session, or all of the owner's.
 Scope = Literal["session", "owner"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)

@@ -30,7 +30,7 @@ from nexus.core.metrics import Event, Metrics
 from nexus.core.models import DEFAULT_SESSION, is_internal, parse_moment, utc_now
 from nexus.core.ports import DeadLetters, Row, Store
 from nexus.core.ports.retention import Kind, Removable
-from nexus.core.recall import Entry, Place
+from nexus.core.recall import Entry, Language, Place
 from nexus.core.turns import CLOSE, OVER
 from nexus.services.due_work import WorkClaim, WorkSignal, claim_due, run_due_work
 from nexus.services.history.rows import chars_of
@@ -74,10 +74,22 @@ class RetentionSettings:
 
 
 class Retention:
-    """Makes passes over everything that is stored while `running()`, where something is to be removed at all."""
+    """Makes passes over everything that is stored while `running()`, where something is to be removed at all.
 
-    def __init__(self, store: Store, letters: DeadLetters, settings: RetentionSettings, metrics: Metrics) -> None:
+    `language` is that by which messages are found; see `findable`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        letters: DeadLetters,
+        settings: RetentionSettings,
+        metrics: Metrics,
+        *,
+        language: Language = "english",
+    ) -> None:
         self._store = store
+        self._language = language
         self._letters = letters
         self._settings = settings
         self._metrics = metrics
@@ -95,7 +107,7 @@ class Retention:
 
     async def run_pass(self, now: datetime) -> Counter[Event]:
         """Remove all that is old enough by `now`; returns how much. Errors of the store and of the dead letters."""
-        return await _Pass(self._store, self._letters, self._settings, self._metrics).run(now)
+        return await _Pass(self._store, self._letters, self._settings, self._metrics, self._language).run(now)
 
     async def _claim(self) -> WorkClaim | None:
         claim = self._store.retention.claim_pass
@@ -136,11 +148,14 @@ class _Covered:
 class _Pass:
     """One pass."""
 
-    def __init__(self, store: Store, letters: DeadLetters, settings: RetentionSettings, metrics: Metrics) -> None:
+    def __init__(
+        self, store: Store, letters: DeadLetters, settings: RetentionSettings, metrics: Metrics, language: Language
+    ) -> None:
         self._store = store
         self._letters = letters
         self._settings = settings
         self._metrics = metrics
+        self._language = language
         self._removed: Counter[Event] = Counter()
         self._away: StoreUnavailableError | None = None
 
@@ -363,16 +378,16 @@ class _Pass:
             places = await index.places_of(owner_key, row_ids[first : first + _TEXTS_AT_ONCE])
             rows = await index.rows_at(owner_key, places)
             chars = sum(map(chars_of, rows.values()))
-            await index.forget(await computed(owner_key, chars, partial(_entries, owner_key, rows)))
+            await index.forget(await computed(owner_key, chars, partial(_entries, owner_key, rows, self._language)))
 
     def _count(self, event: Event, amount: int) -> None:
         self._removed[event] += amount
         self._metrics.count(event, amount)
 
 
-def _entries(owner_key: str, rows: Mapping[Place, Row]) -> list[Entry]:
+def _entries(owner_key: str, rows: Mapping[Place, Row], language: Language) -> list[Entry]:
     """What the index has of these rows."""
-    found = ((place, findable(row)) for place, row in rows.items())
+    found = ((place, findable(row, language)) for place, row in rows.items())
     return [Entry(owner_key, place, each.terms, each.flags) for place, each in found if each]
 
 

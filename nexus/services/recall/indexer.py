@@ -26,7 +26,7 @@ from nexus.core.errors import ModelUnavailableError, NexusError, StoreRejectedEr
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import Row, to_milliseconds, utc_now
 from nexus.core.ports import Embedder, RecallIndex
-from nexus.core.recall import MEANING, WORDS, Entry
+from nexus.core.recall import MEANING, WORDS, Entry, Language
 from nexus.services.due_work import WorkSignal
 from nexus.services.recall.texts import findable, text_of
 
@@ -77,7 +77,8 @@ class _RefusedTextError(NexusError):
 class Indexer:
     """Indexes messages while `running()`; without an embedder by words alone.
 
-    `idle_s` returns how many seconds ago the last request was answered, 0 while any is.
+    `language` is that of words in Latin letters. `idle_s` returns how many seconds ago the last request was answered, 0
+    while any is.
     """
 
     def __init__(
@@ -87,12 +88,14 @@ class Indexer:
         *,
         settings: IndexerSettings | None = None,
         metrics: Metrics | None = None,
+        language: Language = "english",
         idle_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._index = index
         self._embedder = embedder
         self._settings = settings or IndexerSettings()
         self._metrics = metrics or NoMetrics()
+        self._findable = partial(findable, language=language)
         self._idle_s = idle_s
         self._words, self._meaning = WorkSignal(), WorkSignal()
         self._look_at = 0.0
@@ -179,7 +182,7 @@ class Indexer:
             await self._index.fail(row, reason)
 
     async def _write_words(self, rows: Sequence[Row]) -> None:
-        found = await _in_thread(findable, rows)
+        found = await _in_thread(self._findable, rows)
         kept = [(row, each) for row, each in zip(rows, found, strict=True) if each]
         places = await self._index.give_places([row for row, _ in kept])
         # A row that was removed meanwhile has no place.

@@ -10,7 +10,7 @@ import anyio
 from nexus.core.concurrency import computed, ungrouped
 from nexus.core.errors import ModelUnavailableError
 from nexus.core.ports import Embedder, RecallIndex, Row
-from nexus.core.recall import EPISODE, Found, Hit, Place, Postings, Ranked
+from nexus.core.recall import EPISODE, Found, Hit, Language, Place, Postings, Ranked
 from nexus.services.recall.score import FORMULA, Ranking, rank
 from nexus.services.recall.terms import BY_ASSISTANT, dates_named, terms_of
 
@@ -27,11 +27,12 @@ _CHARS_OF_ENTRY: Final = 8
 
 
 class Recall:
-    """Long-term memory of all owners; `embedder` None for words alone."""
+    """Long-term memory of all owners; `embedder` None for words alone, `language` of words in Latin letters."""
 
-    def __init__(self, index: RecallIndex, embedder: Embedder | None = None) -> None:
+    def __init__(self, index: RecallIndex, embedder: Embedder | None = None, *, language: Language = "english") -> None:
         self._index = index
         self._embedder = embedder
+        self._language = language
 
     async def search(
         self,
@@ -53,7 +54,7 @@ class Recall:
                     tasks.start_soon(self._exclude, owner_key, without, read)
                 flags = {BY_ASSISTANT, *(flag for date in dates for flag in date)}
                 generation = self._embedder.generation if self._embedder else None
-                terms = question_terms(question)
+                terms = question_terms(question, self._language)
                 postings = await self._index.postings(
                     owner_key, terms, flags, session_id=session_id, generation=generation
                 )
@@ -99,12 +100,12 @@ class _Read:
     without: Collection[Place] = ()
 
 
-def question_terms(question: str) -> list[str]:
+def question_terms(question: str, language: Language = "english") -> list[str]:
     """The terms of a question, each once; of a long one those of its beginning and its end."""
     if len(question) > _MOST_CHARS:
         half = _MOST_CHARS // 2
         question = f"{question[:half]} {question[-half:]}"
-    terms = [*dict.fromkeys(terms_of(question))]
+    terms = [*dict.fromkeys(terms_of(question, language))]
     half = _MOST_TERMS // 2
     return terms if len(terms) <= _MOST_TERMS else [*terms[:half], *terms[-half:]]
 

@@ -15,14 +15,31 @@ from typing import Any, Final
 from snowballstemmer import (  # type: ignore[import-untyped]  # it has no types
     ArabicStemmer,
     ArmenianStemmer,
+    CatalanStemmer,
+    CzechStemmer,
+    DanishStemmer,
+    DutchStemmer,
     EnglishStemmer,
+    FinnishStemmer,
+    FrenchStemmer,
+    GermanStemmer,
     GreekStemmer,
     HindiStemmer,
+    HungarianStemmer,
+    IndonesianStemmer,
+    ItalianStemmer,
+    NorwegianStemmer,
+    PolishStemmer,
+    PortugueseStemmer,
+    RomanianStemmer,
     RussianStemmer,
+    SpanishStemmer,
+    SwedishStemmer,
     TamilStemmer,
+    TurkishStemmer,
 )
 
-from nexus.core.recall import Occurrence, occurrence
+from nexus.core.recall import Language, Occurrence, occurrence
 
 # True of a message that an assistant said.
 BY_ASSISTANT: Final = "#assistant"
@@ -47,7 +64,27 @@ _STEMMERS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("\u0900", "\u097f", HindiStemmer()),
     ("\u0b80", "\u0bff", TamilStemmer()),
 )
-_LATIN: Final[Any] = EnglishStemmer()
+# Of languages in Latin letters one is chosen by `recall.language`: a question is too short to tell its own.
+_LATIN: Final[Mapping[Language, Any]] = {
+    "catalan": CatalanStemmer(),
+    "czech": CzechStemmer(),
+    "danish": DanishStemmer(),
+    "dutch": DutchStemmer(),
+    "english": EnglishStemmer(),
+    "finnish": FinnishStemmer(),
+    "french": FrenchStemmer(),
+    "german": GermanStemmer(),
+    "hungarian": HungarianStemmer(),
+    "indonesian": IndonesianStemmer(),
+    "italian": ItalianStemmer(),
+    "norwegian": NorwegianStemmer(),
+    "polish": PolishStemmer(),
+    "portuguese": PortugueseStemmer(),
+    "romanian": RomanianStemmer(),
+    "spanish": SpanishStemmer(),
+    "swedish": SwedishStemmer(),
+    "turkish": TurkishStemmer(),
+}
 # The beginning of a longer word is its term: such words are keys and encoded data.
 _LONGEST_WORD: Final = 40
 # A word costs 0.2 ms to stem.
@@ -69,8 +106,11 @@ _YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _MONTHS_OF_YEAR: Final = 12
 
 
-def terms_of(text: str) -> list[str]:
-    """The terms of a text, in order, as often as they occur; at most some thousands."""
+def terms_of(text: str, language: Language = "english") -> list[str]:
+    """The terms of a text, in order, as often as they occur; at most some thousands.
+
+    `language` is that of words in Latin letters.
+    """
     found: list[str] = []
     for word in _words(text):
         for run in _RUNS.finditer(word):
@@ -78,15 +118,15 @@ def terms_of(text: str) -> list[str]:
                 found += run[1]
                 found += (run[1][at : at + 2] for at in range(len(run[1]) - 1))
             elif run[0] not in _STOP_WORDS:
-                found.append(_stem(run[0][:_LONGEST_WORD]))
+                found.append(_stem(run[0][:_LONGEST_WORD], language))
         if len(found) >= _MOST_TERMS:
             return found[:_MOST_TERMS]
     return found
 
 
-def occurrences(text: str) -> Mapping[str, Occurrence]:
+def occurrences(text: str, language: Language = "english") -> Mapping[str, Occurrence]:
     """The terms of a message, each with its occurrence."""
-    found = terms_of(text)
+    found = terms_of(text, language)
     return {term: occurrence(times, len(found)) for term, times in Counter(found).items()}
 
 
@@ -118,8 +158,8 @@ def _words(text: str) -> Iterator[str]:
 
 
 @lru_cache(_STEMS_KEPT)
-def _stem(word: str) -> str:
-    stemmer = next((stemmer for first, last, stemmer in _STEMMERS if first <= word[0] <= last), _LATIN)
+def _stem(word: str, language: Language) -> str:
+    stemmer = next((stemmer for first, last, stemmer in _STEMMERS if first <= word[0] <= last), _LATIN[language])
     stem: str = stemmer.stemWord(word)
     return stem
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from nexus.core.models import Row, is_internal
-from nexus.core.recall import Occurrence
+from nexus.core.recall import Language, Occurrence
 from nexus.services.history.messages import HistoryMessage, messages_of
 from nexus.services.history.tool_calls import annotate
 from nexus.services.recall.terms import flags_of, occurrences
@@ -28,15 +28,18 @@ class Findable(NamedTuple):
     flags: list[str]
 
 
-def findable(row: Row) -> Findable | None:
-    """By what a row is found; None for one that never is."""
+def findable(row: Row, language: Language = "english") -> Findable | None:
+    """By what a row is found, with words in Latin letters of that language; None for one that never is."""
     messages = [message for message in messages_of([row]) if said_in(message)]
     if not messages:
         return None
     by_assistant = all(message.role == "assistant" for message in messages)
     key = row.get("recall_key")
     # What the row says itself counts as it is said there.
-    terms = {**occurrences(key if isinstance(key, str) else ""), **occurrences(_joined(row, messages))}
+    terms = {
+        **occurrences(key if isinstance(key, str) else "", language),
+        **occurrences(_joined(row, messages), language),
+    }
     return Findable(terms, flags_of(messages[0].moment, by_assistant=by_assistant))
 
 

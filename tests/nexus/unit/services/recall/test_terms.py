@@ -39,6 +39,13 @@ def test_forms_of_a_word_are_one_term() -> None:
     assert terms_of("running shoes") == terms_of("run shoe")
 
 
+def test_words_in_latin_letters_are_of_one_language() -> None:
+    """Other scripts have stems of their own, whatever that language is."""
+    assert terms_of("zwei Katzen", "german") == terms_of("zwei Katze", "german")
+    assert terms_of("zwei Katzen") != terms_of("zwei Katze")
+    assert terms_of("книгами", "german") == terms_of("книги")
+
+
 def test_a_long_word_is_its_beginning() -> None:
     """Encoded data is one short term, and a text of many words gives a bounded number."""
     assert terms_of("a1" * 5_000) == [("a1" * 20)]
