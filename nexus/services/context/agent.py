@@ -45,7 +45,7 @@ from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blo
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.run_prefix import RunView, said_in
-from nexus.services.context.session import Recalled, RunMemory, SessionSources
+from nexus.services.context.session import PastTurns, RunMemory, SessionSources
 from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.reader import UntilShown
 from nexus.services.history.rows import MAIN, Agent, missing_role
@@ -107,7 +107,7 @@ class AgentContext:
     memory: RunMemory
     snapshot: Snapshot | None
     session: SessionSources
-    recalled: Recalled
+    past: PastTurns
     assembled: Assembled
     tools: list[dict[str, Any]]
     degraded: list[str]
@@ -116,13 +116,13 @@ class AgentContext:
     @property
     def view(self) -> RunView:
         """The view for later builds of the run, where this is the first."""
-        session, remembered = self.session, self.recalled.remembered
+        session, remembered = self.session, self.past.remembered
         return RunView(UntilShown.of(session.rows), session.cut, self.tools, remembered, self.snapshot, self.recall)
 
     @property
     def left_out(self) -> list[LeftOut]:
         """What the messages do not show."""
-        return [*self.recalled.left_out, *self.assembled.left_out]
+        return [*self.past.left_out, *self.assembled.left_out]
 
     def meta(self, build: Build) -> Meta:
         """The figures of `[CONTEXT_META]`, as of now: no cache holds the last message."""
@@ -149,7 +149,7 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
     memory: RunMemory,
     session: SessionSources,
     window: Window,
-    recalled: Recalled,
+    past: PastTurns,
     tools: list[dict[str, Any]],
     degraded: list[str],
     recall: RecallBlock | None = None,
@@ -170,10 +170,10 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
         raise missing_role(request.agent)
     missing = {Part.HISTORY, Part.TURNS, Part.WORKING_MEMORY} & {*degraded}
     compaction = snapshot.compaction if snapshot else None
-    is_by_model = recalled.remembered.is_by_model and (compaction is None or compaction.source == "model")
+    is_by_model = past.remembered.is_by_model and (compaction is None or compaction.source == "model")
     given = AgentInput(
         window=window,
-        remembered=recalled.remembered,
+        remembered=past.remembered,
         settled=not missing and (is_by_model or not settings.summaries_by_model),
         current_input=request.current_input,
         results=said_in(request).earlier,
@@ -189,7 +189,7 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
     )
     assembled = fit_agent(given, build.budget_with(tools), settings.window)
     assembled = recall.counted(assembled) if recall else assembled
-    return AgentContext(memory, snapshot, session, recalled, assembled, tools, degraded, recall)
+    return AgentContext(memory, snapshot, session, past, assembled, tools, degraded, recall)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,12 +70,12 @@ from nexus.services.context.session import (
     NOT_COMPACTED,
     TO_COMPACT,
     CompactionCooldown,
-    Recalled,
+    PastTurns,
     compact_session,
     gather_session,
+    read_all_turns,
+    read_hidden_turns,
     read_run_memory,
-    recall_all,
-    recall_hidden,
 )
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
 from nexus.services.history.rows import chars_of
@@ -328,14 +328,14 @@ class ContextBuilder:
         view = await self._sources.kept(build, ThinkingView.from_bytes)
         start.begin(view.remembered.goal if view else None)
         with timings.measured(Stage.GATHER):
-            recalled = await recall_all(self._sources, build, view.remembered if view else None)
+            past = await read_all_turns(self._sources, build, view.remembered if view else None)
             recall, not_read = (view.recall, ()) if view else await search_recall(self._sources, build, ())
-            degraded = self._degraded([*recalled.missing, *not_read], build)
+            degraded = self._degraded([*past.missing, *not_read], build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(self._sources.tools, build.request)
-            prefix = _thinking_prefix(build, recalled, recall, tools, degraded)
+            prefix = _thinking_prefix(build, past, recall, tools, degraded)
         if view is None and not degraded:
-            mine = ThinkingView(tools, recalled.remembered, recall).to_bytes()
+            mine = ThinkingView(tools, past.remembered, recall).to_bytes()
             await self._sources.keep(build, mine, ThinkingView.from_bytes)
         return prefix._replace(notes=[*prefix.notes, *await start.notes()])
 
@@ -386,16 +386,16 @@ class ContextBuilder:
                 partial(Window.of, session.rows, request.agent, cut=session.cut, current_run_id=request.run_id),
             )
             partly = Part.HISTORY in session.missing or bool(snapshot and not snapshot.tail.is_all)
-            recalled = await recall_hidden(sources, build, session, window, kept, partly=partly)
+            past = await read_hidden_turns(sources, build, session, window, kept, partly=partly)
             shown = (item.row for item in window.messages)
             recall, not_read = (view.recall, ()) if view else await search_recall(sources, build, shown)
-            missing = [*session.missing, *memory.missing, *recalled.missing, *not_read]
+            missing = [*session.missing, *memory.missing, *past.missing, *not_read]
             degraded = self._degraded(missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(sources.tools, request)
             # Other programs may have written an overview of any length.
             chars += len(snapshot.overview.content) if snapshot and snapshot.overview else 0
-            assembled = partial(agent_context, build, memory, session, window, recalled, tools, degraded, recall)
+            assembled = partial(agent_context, build, memory, session, window, past, tools, degraded, recall)
             return await computed(request.owner_key, chars, assembled)
 
     def _degraded(self, missing: Sequence[Part], build: Build) -> list[str]:
@@ -477,12 +477,12 @@ def _dialogue_prefix(
 
 
 def _thinking_prefix(
-    build: Build, recalled: Recalled, recall: RecallBlock | None, tools: list[dict[str, Any]], degraded: list[str]
+    build: Build, past: PastTurns, recall: RecallBlock | None, tools: list[dict[str, Any]], degraded: list[str]
 ) -> RunPrefix:
     request = build.request
     given = ThinkingInput(
         current_input=request.current_input,
-        remembered=recalled.remembered,
+        remembered=past.remembered,
         workspace=request.turn.workspace_context,
         rounds=request.turn.thinking_rounds,
         input_id=request.human.id,
@@ -491,5 +491,5 @@ def _thinking_prefix(
     assembled = fit_thinking(given, build.budget_with(tools))
     assembled = recall.counted(assembled) if recall else assembled
     notes = [*request.notes, *assembled.repairs]
-    left_out = [*recalled.left_out, *assembled.left_out]
+    left_out = [*past.left_out, *assembled.left_out]
     return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes, left_out)

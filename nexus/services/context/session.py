@@ -162,7 +162,7 @@ def _wants_another_level(request: BuildRequest, kept: Remembered) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class PastTurns:
     """The goal and earlier turns that a context shows; `missing` as for `DialogueSources`.
 
     `left_out` has the turns that cannot be read, and the earlier ones where no `[TURN_MEMORY]` counts them.
@@ -173,9 +173,9 @@ class Recalled:
     left_out: Sequence[LeftOut] = ()
 
 
-async def recall_hidden(
+async def read_hidden_turns(
     sources: Sources, build: Build, session: SessionSources, window: Window, kept: Remembered | None, *, partly: bool
-) -> Recalled:
+) -> PastTurns:
     """The goal, and the turns whose input the window does not show.
 
     `kept` is the memory of the run's first build, None in that build; `partly`: not all of the session was read.
@@ -184,21 +184,21 @@ async def recall_hidden(
     # Rows may have been removed, turns may have come without them, and runs may be older than turn memory: then the
     # numbers of turns and of inputs differ.
     needs_turns = window.cut or partly or len(window.runs) != earlier
-    return await _recall(sources, build, kept, session.goal, needs_turns=needs_turns, shown_runs=window.runs)
+    return await _wanted_turns(sources, build, kept, session.goal, needs_turns=needs_turns, shown_runs=window.runs)
 
 
-async def recall_all(sources: Sources, build: Build, kept: Remembered | None) -> Recalled:
+async def read_all_turns(sources: Sources, build: Build, kept: Remembered | None) -> PastTurns:
     """The goal and all earlier turns; `kept` is the memory of the run's first build, None in that build."""
     needed = sources.turns and _needs_goal(build.request, kept)
     reads = {Part.TURNS: _goal_of(sources.turns, build)} if sources.turns and needed else {}
     if reads:
         await sources.conversation.written(build.request.owner_key, except_run=build.request.run_id)
     found = await sources.read_all(reads)
-    recalled = await _recall(sources, build, kept, found.get(Part.TURNS))
-    return replace(recalled, missing=[Part.TURNS]) if needed and not found else recalled
+    past = await _wanted_turns(sources, build, kept, found.get(Part.TURNS))
+    return replace(past, missing=[Part.TURNS]) if needed and not found else past
 
 
-async def _recall(
+async def _wanted_turns(
     sources: Sources,
     build: Build,
     kept: Remembered | None,
@@ -206,23 +206,23 @@ async def _recall(
     *,
     needs_turns: bool = True,
     shown_runs: Collection[str] = (),
-) -> Recalled:
+) -> PastTurns:
     request = build.request
     level = request.turn.summary_detail_level or (kept.level if kept else build.settings.summary_detail_level)
     text, source = _goal_shown(request, goal, kept)
     remembered = replace(kept or Remembered(level=level), goal=text, goal_source=source)
     wanted = _wants_another_level(request, kept) if kept else needs_turns
     if not sources.turns or goal is None or not wanted:
-        return Recalled(remembered)
+        return PastTurns(remembered)
     past = await _past_turns(sources, sources.turns, build, goal, level=level, shown_runs=shown_runs)
     if past is None:
-        return Recalled(remembered, [Part.TURNS])
+        return PastTurns(remembered, [Part.TURNS])
     return replace(past, remembered=replace(past.remembered, goal=text, goal_source=source))
 
 
 async def _past_turns(
     sources: Sources, turns: TurnSource, build: Build, goal: Goal, *, level: Level, shown_runs: Collection[str]
-) -> Recalled | None:
+) -> PastTurns | None:
     """The newest turns before the run's own, without those of `shown_runs`; None where they could not be read."""
     request, most = build.request, build.settings.turns_shown
     without = sorted({*shown_runs, request.run_id})
@@ -253,7 +253,7 @@ async def _past_turns(
     if dropped and not shown:
         # Without a block the manifest has no other place for it.
         left_out.append(LeftOut(number_of(dropped, "turn"), _TURN_MEMORY, Why.TOO_MANY))
-    return Recalled(Remembered(level=level, turns=shown, dropped=dropped), missing, left_out)
+    return PastTurns(Remembered(level=level, turns=shown, dropped=dropped), missing, left_out)
 
 
 def _goal_shown(request: BuildRequest, stored: Goal | None, kept: Remembered | None) -> tuple[str, str]:
