@@ -23,6 +23,8 @@ _SIZES: Final[Mapping[int, float | None]] = {1_000: 5, 10_000: None, 100_000: 40
 _BUILT_OF: Final = 10_000
 # An embedder takes far longer.
 _INDEXED, _EMBEDDED = 20_000, 4_000
+# While requests come an indexer does less.
+_BESIDE: Final = 4_000
 _STORED_AT_ONCE: Final = 1_000
 _WARM_UP: Final = 20
 _SLICE: Final = 50
@@ -89,9 +91,9 @@ def indexing(bench: Bench, texts: Texts, embedder: str) -> list[Measure]:
         wait_until_done(bench, place)
         others(_WARM_UP, 0)
         for _ in range(bench.extent.rounds):
-            asyncio.run(_mark_again(place))
+            asyncio.run(_mark_again(place, number))
             rates.append(wait_until_done(bench, place))
-            asyncio.run(_mark_again(place))
+            asyncio.run(_mark_again(place, _BESIDE))
             beside = []
             # The others' inputs are indexed, too, as they come.
             while _waiting(bench, place, owner_key=_BUSY):
@@ -138,12 +140,12 @@ async def record(place: Place, documents: Iterable[Document]) -> None:
                     raise outcome
 
 
-async def _mark_again(place: Place) -> None:
-    """Have all messages of the busy owner indexed again, as `nexus recall index --again` does."""
+async def _mark_again(place: Place, number: int) -> None:
+    """Have so many messages of the busy owner indexed again, as `nexus recall index --again` does."""
     last = ""
     async with open_store(database(place)) as store:
-        while last := (await store.recall.mark(_BUSY, limit=_STORED_AT_ONCE, again=True, after=last))[1]:
-            pass
+        for _ in range(0, number, _STORED_AT_ONCE):
+            _, last = await store.recall.mark(_BUSY, limit=_STORED_AT_ONCE, again=True, after=last)
 
 
 def _waiting(bench: Bench, place: Place, **only: str) -> int:
