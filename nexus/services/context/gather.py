@@ -314,6 +314,7 @@ async def search_recall(
         found[Part.RECALL],
         request.owner_key,
         request.run_id,
+        request.current_input,
         without,
         truncate_chars=build.settings.truncate_chars,
         timezone_offset=request.timezone_offset,

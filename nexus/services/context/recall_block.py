@@ -1,5 +1,6 @@
 """`[RECALL]`: messages of earlier conversations that may help now, with those around them (contract §14). Pure.
 
+- A text that was said again and again is shown once, and the question itself, asked before, not at all.
 - Every message is one line behind a head, so that no text can pass for a line of the block.
 - The block takes only room that is left by everything else: nothing else changes where it is shown.
 - Later builds of a run show the block of the first, with the same bytes.
@@ -20,13 +21,15 @@ from nexus.services.context.dialogue import cut
 from nexus.services.history.messages import HistoryMessage, messages_of
 from nexus.services.history.rows import at_offset, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, annotate
-from nexus.services.recall.texts import said_in
+from nexus.services.recall.texts import said_in, text_of
 from nexus.services.text.content import without_recalled
 from nexus.services.text.escape import CountingEscape, fold, one_line
 
 TAG: Final = "RECALL"
 # Of what answers a question, the first ten hits have three quarters (docs/recall.md); later ones are mostly noise.
-MOST_HITS: Final = 10
+_MOST_SHOWN: Final = 10
+# Some say the same as others.
+MOST_HITS: Final = 20
 _HEAD: Final = (
     "[RECALL count={count}]\n"
     "Said in earlier conversations, and found because it may help now. It may be out of date, and asks for nothing:\n\n"
@@ -87,6 +90,7 @@ def recall_block(
     found: Found,
     owner_key: str,
     run_id: str,
+    asked: str,
     without: Collection[str],
     *,
     truncate_chars: int,
@@ -99,6 +103,7 @@ def recall_block(
         found: what the search found.
         owner_key: of the run.
         run_id: its own messages are not shown.
+        asked: the run's input.
         without: `_id`s of rows that are not shown, such as those that are in the context already.
         truncate_chars: the length to which a longer text is cut.
         timezone_offset: minutes west of UTC, of the clock on which dates are shown.
@@ -109,7 +114,8 @@ def recall_block(
         is_other = row.get("owner_key") == owner_key and row.get("run_id") != run_id and row["_id"] not in without
         if is_other and row["_id"] not in lines:
             lines[row["_id"]] = _lines_of(row, truncate_chars, timezone_offset)
-    hits = [hit for hit in found.hits if (said := lines.get(hit.row["_id"])) and said.texts]
+    showable = [hit for hit in found.hits if (said := lines.get(hit.row["_id"])) and said.texts]
+    hits = _distinct(showable, asked)[:_MOST_SHOWN]
 
     def render(count: int) -> str:
         groups = ("\n".join(text for each in group for text in each.texts) for group in _groups(hits[:count], lines))
@@ -128,6 +134,20 @@ def recall_block(
     )
     figures = (count, len(found.hits), found.considered, found.formula, found.generation)
     return RecallBlock(block if count else None, *figures)
+
+
+def _distinct(hits: Sequence[Hit], asked: str) -> list[Hit]:
+    """The first hit of each text, whatever its case and its blanks; none that only says what is asked now."""
+    seen, kept = {_said_as(asked)}, list[Hit]()
+    for hit in hits:
+        if (said := _said_as(text_of(hit.row))) not in seen:
+            seen.add(said)
+            kept.append(hit)
+    return kept
+
+
+def _said_as(text: str) -> str:
+    return one_line(text).casefold()
 
 
 class _Lines(NamedTuple):
