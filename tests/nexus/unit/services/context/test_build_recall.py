@@ -13,7 +13,6 @@ from nexus.core.ports import Row
 from nexus.core.recall import Found
 from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.formats import Converted
-from nexus.services.context.recall_block import MOST_HITS
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.recall_source import WordCounts, said
@@ -203,7 +202,7 @@ async def test_what_is_in_the_context_is_not_recalled(layout: str) -> None:
     # The one before the first of them is the best of those that are left.
     first = min(int(each[1:]) for each in in_context)
     assert sources["RECALL"][-1] == f"m{first - 1}"
-    assert content["context"]["recall"]["shown"] == MOST_HITS
+    assert content["context"]["recall"]["shown"] == 10
 
 
 async def test_the_run_itself_is_not_recalled() -> None:
@@ -212,9 +211,9 @@ async def test_the_run_itself_is_not_recalled() -> None:
     recall = WordCounts(store.messages)
     async with opened(store, recall=recall, settings=EVERY) as parts:
         later = [{"id": "a", "role": "AI", "content": "beans"}]
-        store.plant("messages", [_turn(1, "beans", run_id="now"), _turn(2, "beans", run_id="other")])
+        store.plant("messages", [_turn(1, "beans", run_id="now"), _turn(2, "beans at last", run_id="other")])
         content = await parts.build(asked("thinking", later=later))
-    assert block(content).split("\n")[3:] == ["[2025-05-01, home] Human: beans"]
+    assert block(content).split("\n")[3:] == ["[2025-05-01, home] Human: beans at last"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
