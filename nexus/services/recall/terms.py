@@ -5,6 +5,7 @@ What is written here decides what an index has: with a change of it every messag
 """
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -53,8 +54,10 @@ _SAY_NOTHING: Final = (
 _STOP_WORDS: Final = frozenset(_SAY_NOTHING.split())
 # Characters of Chinese that do the same. They end a run: no pair goes across them.
 _STOP_CHARACTERS: Final = re.compile("[的了是我你他她它们吗呢吧啊呀哦嘛就都也和在有那这什么哪谁几怎]")
-_CJK: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_WORDS: Final = re.compile(r"[^\W_]+")
+_CJK: Final = "\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+# Accents and vowel signs, of which many scripts make their words, are no `\w`.
+_MARKS: Final = "".join(char for char in map(chr, range(0x300, 0x1E00)) if unicodedata.category(char)[0] == "M")
+_WORDS: Final = re.compile(rf"[^\W_]+(?:[{_MARKS}]+[^\W_]*)*")
 _RUNS: Final = re.compile(f"([{_CJK}]+)|[^{_CJK}]+")
 _STEMMERS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("\u0370", "\u03ff", GreekStemmer()),
@@ -117,8 +120,8 @@ def terms_of(text: str, language: Language = "english") -> list[str]:
             if run[1]:
                 found += run[1]
                 found += (run[1][at : at + 2] for at in range(len(run[1]) - 1))
-            elif run[0] not in _STOP_WORDS:
-                found.append(_stem(run[0][:_LONGEST_WORD], language))
+            elif run[0] not in _STOP_WORDS and (stem := _stem(run[0][:_LONGEST_WORD], language)):
+                found.append(stem)
         if len(found) >= _MOST_TERMS:
             return found[:_MOST_TERMS]
     return found
@@ -151,10 +154,10 @@ def dates_named(question: str) -> list[tuple[str, ...]]:
 
 
 def _words(text: str) -> Iterator[str]:
-    lowered = text.lower()
-    if not lowered.isascii():
-        lowered = _STOP_CHARACTERS.sub(" ", lowered)
-    return (word[0] for word in _WORDS.finditer(lowered))
+    if not text.isascii():
+        # A letter with its accent is written as one character or as two, a digit narrow or wide.
+        text = _STOP_CHARACTERS.sub(" ", unicodedata.normalize("NFKC", text))
+    return (word[0] for word in _WORDS.finditer(text.lower()))
 
 
 @lru_cache(_STEMS_KEPT)

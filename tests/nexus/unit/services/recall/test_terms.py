@@ -24,6 +24,17 @@ from nexus.services.recall.terms import BY_ASSISTANT, dates_named, flags_of, occ
         ("東京タワー", ["東", "京", "タ", "ワ", "ー", "東京", "京タ", "タワ", "ワー"]),
         ("부산에", ["부", "산", "에", "부산", "산에"]),
         ("книги и книгами", ["книг", "и", "книг"]),
+        # Signs that are no letters are parts of words.
+        ("हिन्दी किताबें", ["हिन्द", "किताब"]),
+        ("தமிழ்", ["தமிழ்"]),
+        ("كِتَابٌ كتاب", ["كتاب", "كتاب"]),
+        # In either form of Unicode, in full width, and with characters outside the first plane.
+        ("cafe\u0301 re\u0301sume\u0301", ["café", "résumé"]),
+        ("\u1112\u1161\u11ab\u1100\u116e\u11a8", ["한", "국", "한국"]),
+        ("ＡＢＣ２ ｶﾒ", ["abc2", "カ", "メ", "カメ"]),
+        ("人々 𠮷野", ["人", "々", "人々", "𠮷", "野", "𠮷野"]),
+        # A word of which its stemmer leaves nothing.
+        ("\u0640 \u0301", []),
         ("", []),
         ("🎉 --- ???", []),
         ("\x00\ud800", []),
