@@ -142,10 +142,9 @@ async def record(place: Place, documents: Iterable[Document]) -> None:
 
 async def _mark_again(place: Place, number: int) -> None:
     """Have so many messages of the busy owner indexed again, as `nexus recall index --again` does."""
-    last = ""
     async with open_store(database(place)) as store:
-        for _ in range(0, number, _STORED_AT_ONCE):
-            _, last = await store.recall.mark(_BUSY, limit=_STORED_AT_ONCE, again=True, after=last)
+        for skip in range(0, number, _STORED_AT_ONCE):
+            await store.recall.mark(_BUSY, limit=_STORED_AT_ONCE, again=True, skip=skip)
 
 
 def _waiting(bench: Bench, place: Place, **only: str) -> int:

@@ -29,7 +29,7 @@ from nexus.cli.terminal import (
 )
 from nexus.config import RecallSettings, Settings
 from nexus.connections import open_bus, open_embedder
-from nexus.core.errors import NexusError, StoreUnavailableError, reason_of
+from nexus.core.errors import NexusError, reason_of
 from nexus.core.models import DEFAULT_SESSION, Role, parse_moment, role_of
 from nexus.core.ports import Row, Store
 from nexus.core.recall import Found, Hit, IndexStatus, Score
@@ -44,8 +44,7 @@ app = typer.Typer(
 _Owner = Annotated[str, typer.Option("--owner", help="Whose messages: the owner_key.")]
 
 # Messages that are looked at in one step.
-_PAGE: Final = 1_000
-_SMALLEST_PAGE: Final = 100
+_PAGE: Final = 200
 _OWNERS_AT_ONCE: Final = 100
 # That a fault names.
 _MOST_OWNERS: Final = 10
@@ -196,20 +195,12 @@ async def _index(again: bool, waits: Settings | None, marked: _Marked, store: St
 
 
 async def _mark(store: Store, owner: str, again: bool, marked: _Marked, advance: Callable[[int], None]) -> None:
-    limit, after = _PAGE, ""
-    while True:
-        try:
-            count, after = await store.recall.mark(owner, limit=limit, again=again, after=after)
-        except StoreUnavailableError:
-            # A slow server has the time for fewer. Those that it marked all the same are not counted.
-            if limit < _SMALLEST_PAGE:
-                raise
-            limit //= 4
-            continue
+    seen, looked_at = 0, _PAGE
+    while looked_at == _PAGE:
+        count, looked_at = await store.recall.mark(owner, limit=_PAGE, again=again, skip=seen)
         marked.count += count
-        advance(limit)
-        if not after:
-            return
+        seen += looked_at
+        advance(looked_at)
 
 
 async def _indexed(store: Store, owner: str, settings: Settings) -> IndexStatus:

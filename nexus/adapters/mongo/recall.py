@@ -29,7 +29,7 @@ from pymongo.errors import BulkWriteError, ExecutionTimeout, NetworkTimeout
 from nexus.adapters.mongo.client import DUPLICATE_KEY, Calls, Operations, driver_call, read_one, read_page
 from nexus.adapters.mongo.messages import Rows
 from nexus.adapters.mongo.projections import BOUNDED
-from nexus.adapters.mongo.schema import IS_PLACED, STORED_IN_SESSION, due_now, id_of, id_text
+from nexus.adapters.mongo.schema import IS_PLACED, OF_OWNER, OLDEST_FIRST, due_now, id_of, id_text
 from nexus.core.models import DEFAULT_SESSION, utc_now
 from nexus.core.ports import Row
 from nexus.core.recall import EPISODE, MEANING, WORDS, Entry, IndexStatus, Place, Postings
@@ -139,17 +139,13 @@ class MongoRecall(Operations):
         await self._change_claimed(rows, {"$set": {"recall.due_at": until}})
 
     @driver_call
-    async def mark(self, owner_key: str, *, limit: int, again: bool = False, after: str = "") -> tuple[int, str]:
+    async def mark(self, owner_key: str, *, limit: int, again: bool = False, skip: int = 0) -> tuple[int, int]:
         """Have messages of the owner indexed that nothing was ever to be done on; with `again`, all of them."""
         owner = {"owner_key": {"$eq": owner_key}}
-        query: Row = {**owner}
-        if after:
-            # Other than `$gt` in a query, it compares `_id`s of all types.
-            query["$expr"] = {"$gt": ["$_id", {"$literal": id_of(after)}]}
-        page = await self._rows.find(query, limit=limit, only=_ID, index=STORED_IN_SESSION, order=_BY_ID)
+        page = await self._rows.find(owner, limit=limit, skip=skip, only=_ID, index=OF_OWNER, order=OLDEST_FIRST)
         unmarked = owner if again else {**owner, "recall": {"$exists": False}}
         marked = await self._change([id_of(row["_id"]) for row in page], unmarked, due_now(WORDS))
-        return marked, page[-1]["_id"] if len(page) == limit else ""
+        return marked, len(page)
 
     @driver_call
     async def mark_outdated(self, generation: str, *, limit: int) -> int:

@@ -82,6 +82,7 @@ NO_TEXT_TIME: Final = {"timestamp": {"$not": {"$type": "string"}}}
 _SESSION: Final = [("owner_key", ASCENDING), ("session_id", ASCENDING)]
 # The role stands last so that the sort is served and rows of tools are passed over without being read.
 _SORTED: Final = [*NEWEST_FIRST, ("role", ASCENDING)]
+OF_OWNER: Final = [("owner_key", ASCENDING), *_SORTED]
 OF_SESSION: Final = [*_SESSION, *NEWEST_FIRST]
 STORED_IN_SESSION: Final = [*_SESSION, ("_id", ASCENDING)]
 INTERNAL_IN_SESSION: Final = [*_SESSION, (f"metadata.{AGENT_ID}", ASCENDING), ("_id", ASCENDING)]
@@ -91,7 +92,7 @@ _WORK_DUE: Final = {"work": {"$gt": ""}}
 IS_PLACED: Final = {"recall.place": {"$gte": 0}}
 INDEXES: Final[dict[str, list[IndexModel]]] = {
     "messages": [
-        IndexModel([("owner_key", ASCENDING), *_SORTED], name="newest_of_owner"),
+        IndexModel(OF_OWNER, name="newest_of_owner"),
         IndexModel([("owner_key", ASCENDING), ("run_id", ASCENDING), *_SORTED], name="newest_of_run"),
         IndexModel(OF_SESSION, name="newest_of_session"),
         IndexModel(STORED_IN_SESSION, name="stored_in_session"),

@@ -45,11 +45,10 @@ class RecallIndex(Protocol):
     async def put_off(self, rows: Sequence[Row], until: datetime) -> None:
         """The work that is due on these rows is due at `until`."""
 
-    async def mark(self, owner_key: str, *, limit: int, again: bool = False, after: str = "") -> tuple[int, str]:
+    async def mark(self, owner_key: str, *, limit: int, again: bool = False, skip: int = 0) -> tuple[int, int]:
         """Have messages of the owner indexed that nothing was ever to be done on; with `again`, all of them.
 
-        Looks at up to `limit` rows behind the `_id` `after`. Returns how many were marked, and the last `_id` that was
-        looked at, `""` where there are no more.
+        Looks at up to `limit` rows after the oldest `skip`. Returns how many were marked, and how many it looked at.
         """
 
     async def mark_outdated(self, generation: str, *, limit: int) -> int:

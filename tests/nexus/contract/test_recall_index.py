@@ -377,8 +377,8 @@ async def test_failures(place: Server) -> None:
         assert (status.indexed, status.waiting, status.failed, status.meaning_waiting) == (2, 0, 2, 1)
         assert await store.recall.claim(WORDS, later() + 9 * LEASE, later(), limit=9) == []
         assert await store.recall.mark_outdated("g", limit=9) == 0
-        assert await store.recall.mark("o", limit=9) == (0, "")
-        assert await store.recall.mark("o", limit=9, again=True) == (3, "")
+        assert await store.recall.mark("o", limit=9) == (0, 3)
+        assert await store.recall.mark("o", limit=9, again=True) == (3, 3)
         again = await claim(store)
         assert ids(again) == ["m0", "m1", "m2"]
         await store.recall.give_places(again)
@@ -482,11 +482,12 @@ async def test_marking(place: Server) -> None:
         assert (status.waiting, status.unmarked) == (0, len(strange))
 
         async def mark(*, again: bool) -> list[int]:
-            counts, after = [], ""
+            counts, seen = [], 0
             while True:
-                marked, after = await store.recall.mark("o", limit=5, again=again, after=after)
+                marked, looked_at = await store.recall.mark("o", limit=5, again=again, skip=seen)
                 counts.append(marked)
-                if not after:
+                seen += looked_at
+                if looked_at < 5:
                     return counts
 
         assert sum(await mark(again=False)) == len(strange)
@@ -502,7 +503,7 @@ async def test_marking(place: Server) -> None:
         assert (await store.recall.status()).unmarked == 1
         assert sum(await mark(again=True)) == len(strange) + 2
         assert len(await claim(store)) == len(strange) + 2
-        assert await store.recall.mark("nobody", limit=5) == (0, "")
+        assert await store.recall.mark("nobody", limit=5) == (0, 0)
 
 
 async def test_status_of_all(place: Server) -> None:
@@ -585,7 +586,7 @@ async def test_switched_off(mongo_uri: str, prepared_database: str, mongo_janito
         assert await claim(store) == []
         assert (await store.recall.status("o")).unmarked == 2
         assert mongo_janitor[prepared_database]["messages"].count_documents({"recall": {"$exists": True}}) == 0
-        assert await store.recall.mark("o", limit=9) == (2, "")
+        assert await store.recall.mark("o", limit=9) == (2, 2)
         assert len(await claim(store)) == 2
 
 

@@ -206,19 +206,19 @@ async def test_failures(desk: RecallDesk) -> None:
 
 async def test_much(desk: RecallDesk) -> None:
     """Pages of messages, odd ones among them, are all indexed; of a long one the text around the word is shown."""
-    desk.plant(*["The train left."] * 1_100, "Train 1234 left.", *["The train left."] * 99)
-    desk.plant("word " * 1_000 + "zanzibar" + " tail" * 10_000, first=1_200, session_id="séance 😀")
-    desk.plant("", "\ufeff", "👩‍👩‍👧‍👦", first=1_201)
+    desk.plant(*["The train left."] * 400, "Train 1234 left.", *["The train left."] * 99)
+    desk.plant("word " * 1_000 + "zanzibar" + " tail" * 10_000, first=500, session_id="séance 😀")
+    desk.plant("", "\ufeff", "👩‍👩‍👧‍👦", first=501)
     async with desk.service():
         said = await desk.said("index", *OF_ADA)
-        assert said.startswith("1204 messages marked; ")
+        assert said.startswith("504 messages marked; ")
     indexed, waiting, failed, unmarked = await desk.states()
     assert (waiting, failed, unmarked) == (0, 0, 0)
-    assert indexed >= 1_201
+    assert indexed >= 501
     (line,) = [line for line in (await desk.said("search", "zanzibar", *OF_ADA)).splitlines() if "zanzibar" in line]
     assert "séance 😀" in line
     assert len(line) < 400
-    assert await desk.found("train 1234", "--limit", "1") == ["m1100"]
+    assert await desk.found("train 1234", "--limit", "1") == ["m400"]
 
 
 async def test_a_session_that_is_moved(desk: RecallDesk, tmp_path: Path) -> None:

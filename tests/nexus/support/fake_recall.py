@@ -96,14 +96,14 @@ class FakeRecall:
         for state in self._claimed(rows):
             state["due_at"] = until
 
-    async def mark(self, owner_key: str, *, limit: int, again: bool = False, after: str = "") -> tuple[int, str]:
+    async def mark(self, owner_key: str, *, limit: int, again: bool = False, skip: int = 0) -> tuple[int, int]:
         """Have messages of the owner indexed that nothing was ever to be done on; with `again`, all of them."""
         self._ask("mark")
-        page = sorted((row for row in self._of(owner_key) if row["_id"] > after), key=_id)[:limit]
+        page = sorted(self._of(owner_key), key=_id)[skip : skip + limit]
         marked = [row for row in page if again or row["_id"] not in self.states]
         for row in marked:
             _make_due(self._state(row), WORDS)
-        return len(marked), page[-1]["_id"] if len(page) == limit else ""
+        return len(marked), len(page)
 
     async def mark_outdated(self, generation: str, *, limit: int) -> int:
         """Have up to `limit` indexed messages embedded that have no codes of this generation."""
