@@ -185,12 +185,9 @@ class Indexer:
         found = await _in_thread(self._findable, rows)
         kept = [(row, each) for row, each in zip(rows, found, strict=True) if each]
         places = await self._index.give_places([row for row, _ in kept])
-        # A row that was removed meanwhile has no place.
-        entries = [
-            Entry(row["owner_key"], places[row["_id"]], each.terms, each.flags)
-            for row, each in kept
-            if row["_id"] in places
-        ]
+        # A row without a place was removed meanwhile; one that is only not read yet stays due.
+        kept = [(row, each) for row, each in kept if row["_id"] in places]
+        entries = [Entry(row["owner_key"], places[row["_id"]], each.terms, each.flags) for row, each in kept]
         await self._index.write(entries)
         await self._index.finish([row for row, _ in kept], next_work=MEANING if self._embedder else None)
         await self._index.finish([row for row, each in zip(rows, found, strict=True) if not each])
@@ -214,15 +211,17 @@ class Indexer:
         except ValueError as error:
             raise _RefusedTextError(str(error)) from error
         places = await self._index.give_places([row for row, text in zip(rows, texts, strict=True) if text])
-        entries = []
+        entries, done = list[Entry](), list[Row]()
         for row, text in zip(rows, texts, strict=True):
             code = next(codes) if text else b""
             if row["_id"] in places:
                 entries.append(Entry(row["owner_key"], places[row["_id"]], codes={embedder.generation: code}))
+            if row["_id"] in places or not text:
+                done.append(row)
         # Codes of the embedder before this one are of no use any more.
         await self._index.forget([Entry(entry.owner_key, entry.place) for entry in entries])
         await self._index.write(entries)
-        await self._index.finish(rows, generation=embedder.generation)
+        await self._index.finish(done, generation=embedder.generation)
 
 
 async def _in_thread(read: Callable[[Row], _Result], rows: Sequence[Row]) -> list[_Result]:

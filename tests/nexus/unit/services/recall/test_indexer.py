@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
 from nexus.core.models import Row, new_row_id
-from nexus.core.recall import WORDS, Entry, IndexStatus
+from nexus.core.recall import WORDS, Entry, IndexStatus, Place
 from nexus.services.recall.indexer import Indexer, IndexerSettings
 from nexus.services.recall.service import Recall
 from tests.nexus.support.fake_recall import FakeRecall
@@ -83,6 +83,24 @@ class _Poisoned(FakeRecall):
         if any("poison" in entry.terms for entry in entries):
             raise self.error
         await super().write(entries)
+
+
+class _Late(FakeRecall):
+    """An index that gives places, and does not read them at once, as a majority of servers may not have them yet."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.read: set[int] = set()
+        self.late = 0
+
+    async def give_places(self, rows: Sequence[Row]) -> dict[str, Place]:
+        """Nothing, each time that the rows are others than before."""
+        places = await super().give_places(rows)
+        if asked := {*places.values()} - self.read:
+            self.read |= asked
+            self.late += 1
+            return {}
+        return places
 
 
 class _Index:
@@ -207,6 +225,28 @@ async def test_a_store_that_goes_away(operation: str) -> None:
         status = await index.done()
     assert (status.indexed, status.failed) == (2, 0)
     assert sorted(await index.found("tea coffee")) == ["m0", "m1"]
+
+
+async def test_places_that_are_not_read_at_once() -> None:
+    """No message counts as indexed, by words or by meaning, before it is: those stay due."""
+    index = _Index()
+    index.store.recall = late = _Late(index.store, index.store._ask)
+    await index.record("tea", "coffee")
+    settings = IndexerSettings(lease_s=0.05, poll_s=0.01)
+    async with index.indexing(settings=settings):
+        await index.done()
+    assert sorted(await index.found("tea coffee")) == ["m0", "m1"]
+    late.read.clear()
+    embedder = _Embedder()
+    async with index.indexing(embedder, settings):
+
+        async def embedded() -> bool:
+            return [state.get("generation") for state in late.states.values()] == ["g1", "g1"]
+
+        await until(embedded)
+    assert late.late == 2
+    postings = await late.postings("o", [], [], generation="g1")
+    assert sum(map(len, postings.codes.values())) == 2
 
 
 async def test_a_message_on_which_the_store_fails() -> None:
