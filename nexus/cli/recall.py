@@ -258,7 +258,9 @@ async def _search(  # noqa: PLR0917  # bound by position
 ) -> tuple[Found, IndexStatus | None]:
     """What is found; where that is nothing, the states of the messages, of which there are some."""
     async with open_embedder(settings.recall) as embedder:
-        recall = Recall(store.recall, embedder, language=settings.recall.language)
+        # An endpoint is asked twice: for its centre, and for the question.
+        patience_s = 2 * settings.recall.timeout_s
+        recall = Recall(store.recall, embedder, language=settings.recall.language, meaning_s=patience_s)
         found = await recall.search(owner, question, session_id=session, limit=limit)
     if found.hits:
         return found, None

@@ -18,6 +18,8 @@ from nexus.services.recall.terms import BY_ASSISTANT, dates_named, terms_of
 # characters as an input may have would hold up the loop for a quarter of a second.
 _MOST_TERMS: Final = 64
 _MOST_CHARS: Final = 2_048
+# How long the meaning of a question is waited for: an endpoint that hangs is not to keep words from finding.
+_MEANING_S: Final = 1.5
 # Places that are ranked beyond the limit, for those whose rows have been removed: at first, and at last where another
 # program removed so many that nothing else was among the best.
 _SPARE: Final = 8
@@ -27,12 +29,23 @@ _CHARS_OF_ENTRY: Final = 8
 
 
 class Recall:
-    """Long-term memory of all owners; `embedder` None for words alone, `language` of words in Latin letters."""
+    """Long-term memory of all owners; `embedder` None for words alone, `language` of words in Latin letters.
 
-    def __init__(self, index: RecallIndex, embedder: Embedder | None = None, *, language: Language = "english") -> None:
+    `meaning_s`: after so many seconds without an answer of the embedder words alone find.
+    """
+
+    def __init__(
+        self,
+        index: RecallIndex,
+        embedder: Embedder | None = None,
+        *,
+        language: Language = "english",
+        meaning_s: float = _MEANING_S,
+    ) -> None:
         self._index = index
         self._embedder = embedder
         self._language = language
+        self._meaning_s = meaning_s
 
     async def search(
         self,
@@ -71,7 +84,7 @@ class Recall:
 
     async def _embed(self, embedder: Embedder, question: str, read: "_Read") -> None:
         # Without it words find, and `Found.generation` says that they alone did.
-        with suppress(ModelUnavailableError, ValueError):
+        with suppress(ModelUnavailableError, ValueError), anyio.move_on_after(self._meaning_s):
             read.code = await embedder.code_of_question(question)
 
     async def _exclude(self, owner_key: str, row_ids: Collection[str], read: "_Read") -> None:

@@ -71,7 +71,7 @@ class _Replica:
 
     async def search(self, question: str) -> Found:
         """What this replica finds."""
-        return await Recall(self.watched, self.embedder).search("o", question, limit=3)
+        return await Recall(self.watched, self.embedder, meaning_s=PATIENCE_S).search("o", question, limit=3)
 
     async def done(self) -> IndexStatus:
         """The states, when nothing waits any more."""

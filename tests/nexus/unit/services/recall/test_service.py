@@ -1,7 +1,8 @@
 """What the service of long-term memory leaves out (contract §14)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+import anyio
 import pytest
 
 from nexus.core.recall import EPISODE, Entry, Place
@@ -21,6 +22,21 @@ class LateIndex(FakeRecall):
     async def places_of(self, owner_key: str, row_ids: Collection[str]) -> set[Place]:
         """None yet."""
         return {place for place in await super().places_of(owner_key, row_ids) if place < 0}
+
+
+class Hanging:
+    """An embedder that never answers."""
+
+    generation = "g"
+
+    async def codes_of_texts(self, texts: Sequence[str]) -> list[bytes]:
+        """Not even this."""
+        return [await self.code_of_question(text) for text in texts]
+
+    async def code_of_question(self, question: str) -> bytes:
+        """Wait."""
+        await anyio.sleep_forever()
+        return question.encode()
 
 
 def test_the_terms_of_a_long_question() -> None:
@@ -45,6 +61,16 @@ async def test_what_is_to_be_left_out(kind: type[FakeRecall]) -> None:
     found = await Recall(index).search("ada", "dog", limit=3, without=[store.messages[1]["_id"]])
     assert [hit.row["content"] for hit in found.hits] == ["a dog 2", "a dog 0"]
     assert [each["content"] for each in found.hits[1].around] == ["a dog 0", "a dog 1"]
+
+
+async def test_an_embedder_that_hangs() -> None:
+    """Words find all the same, and it is said that they alone did."""
+    store = FakeStore()
+    await store.insert_message(row(0, "a dog"))
+    places = await store.recall.give_places(store.messages)
+    await store.recall.write([Entry("ada", place, occurrences("a dog")) for place in places.values()])
+    found = await Recall(store.recall, Hanging(), meaning_s=0.05).search("ada", "dogs", limit=5)
+    assert ([hit.row["content"] for hit in found.hits], found.generation) == (["a dog"], "")
 
 
 @pytest.mark.parametrize("removed", [0, 15, 280, 286])
