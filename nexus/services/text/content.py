@@ -14,8 +14,8 @@ _TEXTS: Final = ("text", "input_text", "output_text")
 _BESIDE_TEXT: Final = {"type", "text", "thought", "thoughtSignature", "thought_signature", "block_type"}
 
 # A block of recalled messages as contexts have it: a head, a line that explains it, and lines that begin with a
-# bracket. In JSON all of it is on one line.
-_RECALLED: Final = re.compile(r"\[RECALL count=\d+\][^\n]*(?:\n[^\n]*(?:\n(?:\[[^\n]*)?(?=\n|\Z))*)?")
+# bracket, perhaps quoted, or with ends as Windows has them. In JSON all of it is on one line.
+_RECALLED: Final = re.compile(r"\[RECALL count=\d+\][^\n]*(?:\n[^\n]*(?:\n[ \t\r>]*(?:\[[^\n]*)?(?=\n|\Z))*)?")
 
 
 def as_text(content: Any) -> str:

@@ -57,6 +57,8 @@ def _call(name: str, **arguments: Any) -> dict[str, Any]:
         ({"role": "AI", "content": _RECALLED}, ""),
         ({"role": "TOOL", "content": _RECALLED}, ""),
         ({"content": "[RECALL count=1]\nwithout an end"}, ""),
+        ({"content": _RECALLED.replace("\n", "\r\n") + "\r\n\r\nYes."}, "Yes."),
+        ({"content": "> " + _RECALLED.replace("\n", "\n> ") + "\nYes."}, "> \nYes."),
         ({"content": [{"type": "text", "text": _RECALLED}, {"type": "text", "text": "And now?"}]}, "And now?"),
         ({"content": [{"type": "text", "text": "And now?"}, {"type": "text", "text": _RECALLED}]}, "And now?"),
         ({"content": f"And now?\n{_RECALLED}\n\nYes."}, "And now?\n\nYes."),
