@@ -29,7 +29,7 @@ from pymongo.errors import BulkWriteError, ExecutionTimeout, NetworkTimeout
 from nexus.adapters.mongo.client import DUPLICATE_KEY, Calls, Operations, driver_call, read_one, read_page
 from nexus.adapters.mongo.messages import Rows
 from nexus.adapters.mongo.projections import BOUNDED
-from nexus.adapters.mongo.schema import IS_PLACED, OF_OWNER, OLDEST_FIRST, due_now, id_of, id_text
+from nexus.adapters.mongo.schema import IS_PLACED, OF_OWNER, OLDEST_FIRST, due_now, id_of, id_text, to_index
 from nexus.core.models import DEFAULT_SESSION, utc_now
 from nexus.core.ports import Row
 from nexus.core.recall import EPISODE, MEANING, WORDS, Entry, IndexStatus, Place, Postings
@@ -46,6 +46,8 @@ _FAILED: Final = "failed"
 _FAULTS_SHOWN: Final = 20
 _LONGEST_REASON: Final = 200
 _ID: Final = {"_id": 1}
+# Another writer may have stored anything by the name.
+_UNMARKED: Final = {"recall": {"$not": {"$type": "object"}}}
 # Rows as other reads give them, with the text that leads to them.
 _WITH_KEY: Final = {**BOUNDED, "recall_key": "$recall.key"}
 _OWNER_AND_PLACE: Final = {"owner_key": 1, "recall.place": 1}
@@ -143,8 +145,9 @@ class MongoRecall(Operations):
         """Have messages of the owner indexed that nothing was ever to be done on; with `again`, all of them."""
         owner = {"owner_key": {"$eq": owner_key}}
         page = await self._rows.find(owner, limit=limit, skip=skip, only=_ID, index=OF_OWNER, order=OLDEST_FIRST)
-        unmarked = owner if again else {**owner, "recall": {"$exists": False}}
-        marked = await self._change([id_of(row["_id"]) for row in page], unmarked, due_now(WORDS))
+        ids = [id_of(row["_id"]) for row in page]
+        marked = await self._change(ids, {**owner, "recall": {"$type": "object"}}, due_now(WORDS)) if again else 0
+        marked += await self._change(ids, {**owner, **_UNMARKED}, {"$set": to_index({})})
         return marked, len(page)
 
     @driver_call
@@ -223,7 +226,7 @@ class MongoRecall(Operations):
             indexed=await self._count({**owner, **IS_PLACED}),
             waiting=await self._count({**owner, "recall.work": WORDS}),
             failed=await self._count(failed),
-            unmarked=await self._count({**owner, "recall": {"$exists": False}}),
+            unmarked=await self._count({**owner, **_UNMARKED}),
             meaning_waiting=await self._count({**owner, "recall.work": MEANING}),
             faults={str(row.get("id") or id_text(row["_id"])): row["recall"]["failed"] for row in faults},
         )

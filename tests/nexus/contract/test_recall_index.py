@@ -473,6 +473,7 @@ async def test_marking(place: Server) -> None:
     """Rows of other writers, in pages, each once; those that Nexus recorded only when they are to be indexed again."""
     strange: list[Any] = [7, -1.5, "a", "$owner_key", "z" * 100, {"x": 1}, b"bytes", True, ObjectId(), ObjectId()]
     planted = [row(number, _id=each, session_id=f"s{number % 3}") for number, each in enumerate(strange)]
+    planted[1]["recall"], planted[2]["recall"] = None, "yes"
     place.plant("messages", planted)
     place.plant("messages", [row(99, _id=new_row_id(), owner_key="p")])
     async with place.open() as store:
