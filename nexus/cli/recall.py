@@ -88,7 +88,7 @@ class _Marked:
         """What is sure when the command ends before the index is whole."""
         count = f"{counted(self.count, 'message')} of {self.whose} marked"
         if self.all:
-            return f"{count}; a running service indexes all that is ({self.see})"
+            return f"{count}; a running service indexes what is marked ({self.see})"
         return f"{count}; repeat the command to mark the others"
 
 
@@ -290,7 +290,7 @@ def _states(found: IndexStatus, owner: str | None) -> dict[str, str]:
         "waiting": (found.waiting, "a running service indexes them (nexus doctor)"),
         "failed": (found.failed, f"mend the reason below, then: {command} --again"),
         "unmarked": (found.unmarked, f"of other writers or an older release: {command}"),
-        "by meaning": (found.meaning_waiting, "wait for their vector; words find them"),
+        "to embed": (found.meaning_waiting, "words find them meanwhile"),
     }
     return {name: _state(count, words) for name, (count, words) in advice.items()}
 

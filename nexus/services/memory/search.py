@@ -149,18 +149,18 @@ def _report(found: _Found, near: _Near, caller: Caller, call: SearchMemory, quer
     of_the_run = (row for row in found.of_the_run if row.get("owner_key") == caller.owner_key)
     places = [*_documents(found, query), *(_quoted_message(row, caller, query) for row in (*earlier, *of_the_run))]
     more = "; there may be more, and a rarer phrase finds them" if found.may_be_more else ""
-    where = "this session" if near.fault or not of_owner else "any session"
+    # The phrase as it is written is looked for in this session alone.
+    others = "" if near.fault or not of_owner else ", and no message of another session is near it"
     said: list[str] = []
     if places:
         said = [f"{call.query!r} was found in {_counted(len(places), 'place')}{more}.", *places]
     if hits:
-        also = "Besides, near" if places else f"{call.query!r} stands nowhere as it is written. Near"
+        also = "Besides, near" if places else f"{call.query!r} stands nowhere in this session as it is written. Near"
         what = f"{_counted(len(hits), 'message')} of {'all sessions' if of_owner else 'this session'}"
         said += [f"{also} it in words or meaning, best first: {what}.", *_quoted_hits(hits, caller, call)]
     if not said:
-        said = [
-            f"Nothing that is remembered of {where} has {call.query!r} in it. A shorter or rarer word may be found."
-        ]
+        nothing = f"Nothing that is remembered of this session has {call.query!r} in it{others}."
+        said = [f"{nothing} A shorter or rarer word may be found."]
     return _Report("\n\n".join([*said, *filter(None, [near.fault])]), bool(places))
 
 

@@ -83,7 +83,7 @@ async def test_from_other_writers_to_hits(desk: RecallDesk) -> None:
         "waiting     0",
         "failed      0",
         "unmarked    4  of other writers or an older release: nexus recall index --owner ada",
-        "by meaning  0",
+        "to embed    0",
     ]
     assert (await desk.said("search", "sailing to Porto", *OF_ADA)).splitlines() == [
         "0 messages of ada found by words alone; 0 considered, formula 1.",
@@ -149,7 +149,7 @@ async def test_all_owners(desk: RecallDesk) -> None:
         assert await desk.refused("index", *words) == "--owner or --all-owners: one of them is needed"
     for count in (48, 0):
         assert await desk.said("index", "--all-owners") == (
-            f"{count} messages of all owners marked; a running service indexes all that is (nexus recall status)\n"
+            f"{count} messages of all owners marked; a running service indexes what is marked (nexus recall status)\n"
         )
     assert await desk.states(names[-1]) == [0, 4, 0, 0]
 
@@ -160,11 +160,11 @@ async def test_no_service(desk: RecallDesk) -> None:
     fault = await desk.refused("index", *OF_ADA)
     assert fault.startswith("no service answers on the bus (nobody listens to context.build.request at ")
     assert fault.endswith(
-        "4 messages of ada marked; a running service indexes all that is (nexus recall status --owner ada)"
+        "4 messages of ada marked; a running service indexes what is marked (nexus recall status --owner ada)"
     )
     assert await desk.states() == [0, 4, 0, 0]
     assert await desk.said("index", *OF_ADA, "--no-wait") == (
-        "0 messages of ada marked; a running service indexes all that is (nexus recall status --owner ada)\n"
+        "0 messages of ada marked; a running service indexes what is marked (nexus recall status --owner ada)\n"
     )
     async with desk.service():
         assert await desk.said("index", *OF_ADA) == "0 messages marked; 4 of ada are indexed.\n"

@@ -194,9 +194,10 @@ class TestLongTermMemory:
             row(3, "dog and x were found", role="TOOL", tool_name="search_memory"),
             row(4, "an x and a dog", sub_agent_internal=True),
         )
-        where = "this session" if scope == "session" else "any session"
+        others = "" if scope == "session" else ", and no message of another session is near it"
         assert await find(memory_on(store, recall=recall), "dog x", scope=scope) == (
-            f"Nothing that is remembered of {where} has 'dog x' in it. A shorter or rarer word may be found."
+            f"Nothing that is remembered of this session has 'dog x' in it{others}. "
+            "A shorter or rarer word may be found."
         )
 
     async def test_how_many(self) -> None:
