@@ -337,8 +337,9 @@ def memory_limits(settings: Settings) -> MemoryLimits:
 def retention_settings(settings: Settings) -> RetentionSettings:
     """How long things are kept."""
     days = settings.retention.model_dump()
-    kept = {name.removesuffix("_days"): timedelta(days=count) for name, count in days.items() if count}
-    return RetentionSettings(**kept)
+    return RetentionSettings(
+        **{name.removesuffix("_days"): timedelta(days=count) for name, count in days.items() if count}
+    )
 
 
 def compaction_settings(settings: Settings) -> CompactionSettings:
