@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, Final
 
 import bson
@@ -344,44 +345,46 @@ class Rows:
         skip: int = 0,
         excerpt_chars: int | None = None,
         only: Mapping[str, Any] | None = None,
+        beside: Mapping[str, Any] = MappingProxyType({}),
         index: Order | None = None,
         order: Order = NEWEST_FIRST,
     ) -> list[Row]:
         """Up to `limit` rows in the order in which the server sorts them, with texts as `_id`s.
 
-        With `excerpt_chars`, contents longer than twice this come without their middle; `only` is another projection.
+        With `excerpt_chars`, contents longer than twice this come without their middle; `only` is another projection,
+        and `beside` has further fields.
         The index with the fields `index` is used, where it was made.
         """
         page = {"limit": limit, "skip": skip, "sort": [*order] or None, "hint": index}
         projection = only or (BOUNDED if excerpt_chars is None else excerpt(excerpt_chars))
         try:
-            rows = await self._page(query, projection, page)
+            rows = await self._page(query, {**projection, **beside}, page)
         except OperationFailure as error:
             if error.code not in _NOT_UTF8:
                 raise
-            rows = await self._cut_here(query, excerpt_chars, page)
+            rows = await self._cut_here(query, {**WHOLE_TEXTS, **beside}, excerpt_chars, page)
         for row in rows:
             row["_id"] = id_text(row["_id"])
         return rows
 
-    async def of_ids(
-        self, owner_key: str, row_ids: Sequence[str], *, only: Mapping[str, Any] | None = None
-    ) -> list[Row]:
-        """The rows of the owner with these `_id`s, in any order; `only` as for `find`."""
+    async def of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
+        """The rows of the owner with these `_id`s, in any order."""
         found: list[Row] = []
         for first in range(0, len(row_ids), _IDS_AT_ONCE):
             ids = [id_of(row_id) for row_id in row_ids[first : first + _IDS_AT_ONCE]]
             # In this order, unsorted and without a hint, every server looks up each `_id` by itself.
             query = {"_id": {"$in": ids}, "owner_key": {"$eq": owner_key}}
-            found += await self.find(query, limit=len(ids), only=only, order=())
+            found += await self.find(query, limit=len(ids), order=())
         return found
 
-    async def _cut_here(self, query: Mapping[str, Any], chars: int | None, page: Mapping[str, Any]) -> list[Row]:
+    async def _cut_here(
+        self, query: Mapping[str, Any], whole: Mapping[str, Any], chars: int | None, page: Mapping[str, Any]
+    ) -> list[Row]:
         """The rows, cut here because the server cannot cut one of them."""
         ends, mark = (chars, "") if chars is not None else (LONGEST_CONTENT // 2, LEFT_OUT)
         # One by one, so that no more than one long content is held at a time.
         rows: list[Row] = []
-        async for row in self._collection.find(query, WHOLE_TEXTS, **page).batch_size(1):
+        async for row in self._collection.find(query, whole, **page).batch_size(1):
             content = row.get("content")
             if isinstance(content, str) and len(content) > 2 * ends:
                 row["content"] = content[:ends] + mark.format(len(content) - 2 * ends) + content[len(content) - ends :]

@@ -28,7 +28,6 @@ from pymongo.errors import BulkWriteError, ExecutionTimeout, NetworkTimeout
 
 from nexus.adapters.mongo.client import DUPLICATE_KEY, Calls, Operations, driver_call, read_one, read_page
 from nexus.adapters.mongo.messages import Rows
-from nexus.adapters.mongo.projections import BOUNDED
 from nexus.adapters.mongo.schema import IS_PLACED, OF_OWNER, OLDEST_FIRST, due_now, id_of, id_text, to_index
 from nexus.core.models import DEFAULT_SESSION, utc_now
 from nexus.core.ports import Row
@@ -48,8 +47,8 @@ _LONGEST_REASON: Final = 200
 _ID: Final = {"_id": 1}
 # Another writer may have stored anything by the name.
 _UNMARKED: Final = {"recall": {"$not": {"$type": "object"}}}
-# Rows as other reads give them, with the text that leads to them.
-_WITH_KEY: Final = {**BOUNDED, "recall_key": "$recall.key"}
+# What comes with a row: the text that leads to it.
+_KEY: Final = {"recall_key": "$recall.key"}
 _OWNER_AND_PLACE: Final = {"owner_key": 1, "recall.place": 1}
 _PLACE: Final = {"recall.place": 1}
 _GENERATION: Final = {"recall.place": 1, "recall.generation": 1}
@@ -85,7 +84,7 @@ class MongoRecall(Operations):
         for some in _chunks(ids):
             await self._change(some, due, {"$set": {"recall.due_at": until, "recall.claim": claim}})
             claimed = {"_id": {"$in": some}, "recall.claim": claim}
-            rows += await self._rows.find(claimed, limit=len(some), only=_WITH_KEY, order=())
+            rows += await self._rows.find(claimed, limit=len(some), beside=_KEY, order=())
         return sorted(rows, key=_id)
 
     @driver_call
@@ -208,13 +207,11 @@ class MongoRecall(Operations):
     @driver_call
     async def rows_at(self, owner_key: str, places: Collection[Place]) -> dict[Place, Row]:
         """The rows at these places."""
-        placed: dict[str, Place] = {}
+        rows: list[Row] = []
         for some in _chunks([*places]):
             query = {"owner_key": {"$eq": owner_key}, "recall.place": {"$in": some}}
-            found = await self._messages.find(query, _PLACE, batch_size=len(some) + 1).to_list(None)
-            placed |= {id_text(row["_id"]): Place(row["recall"]["place"]) for row in found}
-        rows = await self._rows.of_ids(owner_key, [*placed], only=_WITH_KEY)
-        return {placed[row["_id"]]: row for row in rows}
+            rows += await self._rows.find(query, limit=len(some), beside={**_KEY, **_PLACE}, order=())
+        return {Place(row.pop("recall")["place"]): row for row in rows}
 
     @driver_call
     async def status(self, owner_key: str | None = None) -> IndexStatus:
