@@ -185,7 +185,9 @@ def _said(item: HistoryMessage, limit: int, escape: CountingEscape) -> tuple[str
     # A name in brackets marks what a tool gave: no text can have it.
     calls = [ToolCall("", item.tool_name or _NO_NAME, {}, "")] if item.role == "tool" else item.calls
     annotation = annotate(calls, escape)
-    (shown,), was_cut = cut([text], len(annotation) + 1 if annotation else 0, limit)
+    reserved = len(annotation) + 1 if annotation else 0
+    # A result is found by its first lines.
+    (shown,), was_cut = cut([text], 0, limit - reserved) if item.role == "tool" else cut([text], reserved, limit)
     parts = [annotation, escape(shown)] if item.role == "tool" else [escape(shown), annotation]
     return " ".join(filter(None, parts)), was_cut
 

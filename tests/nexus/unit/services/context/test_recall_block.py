@@ -143,6 +143,14 @@ def test_a_long_text_is_cut_as_in_the_memory() -> None:
     assert (result.block.truncated, result.block.escaped) == (1, 1)
 
 
+def test_a_long_result_keeps_its_beginning() -> None:
+    """By which it is found, behind the name of its tool."""
+    result = made(found([said(1, "first lines " + "x" * 1_000, "TOOL", tool_name="grep")]), truncate_chars=50)
+    assert result.block
+    assert result.block.text.endswith("] Nexus: [tool_use:grep] first lines " + "x" * 19 + "...")
+    assert result.block.truncated == 1
+
+
 @pytest.mark.parametrize(
     ("offset", "moment", "date"),
     [
