@@ -8,6 +8,8 @@ import pytest
 from bson import ObjectId
 from pymongo import MongoClient
 
+from nexus.adapters.mongo import open_mongo
+from nexus.core.recall import IndexStatus
 from tests.nexus.faults.scene import Stage, scaled, staged
 from tests.nexus.support.indexed import faults_of_index, waiting_in
 from tests.nexus.support.waiting import until
@@ -61,8 +63,12 @@ async def test_recall_outlives_replicas(stage: Stage, mode: str) -> None:
 
             await until(done)
             faults = faults_of_index(database)
+            async with open_mongo(stage.mongo_uri, scene.database) as store:
+                # What `nexus recall status` tells.
+                states = await store.recall.status()
         codes = await scene.ended()
         scene.print_figures(messages=parts * each, kills=parts, amid_indexing=amid, faults=len(faults))
     assert faults == []
+    assert states == IndexStatus(indexed=parts * each, waiting=0, failed=0, unmarked=0)
     assert amid
     assert set(codes) == {0}
