@@ -58,7 +58,7 @@ class Recall:
         beside: int = 1,
     ) -> Found:
         """The best messages for a question; see `RecallSource`."""
-        dates, read = dates_named(question), _Read()
+        dates, read = dates_named(_ends_of(question)), _Read()
         with ungrouped():
             async with anyio.create_task_group() as tasks:
                 if self._embedder:
@@ -115,12 +115,14 @@ class _Read:
 
 def question_terms(question: str, language: Language = "english") -> list[str]:
     """The terms of a question, each once; of a long one those of its beginning and its end."""
-    if len(question) > _MOST_CHARS:
-        half = _MOST_CHARS // 2
-        question = f"{question[:half]} {question[-half:]}"
-    terms = [*dict.fromkeys(terms_of(question, language))]
+    terms = [*dict.fromkeys(terms_of(_ends_of(question), language))]
     half = _MOST_TERMS // 2
     return terms if len(terms) <= _MOST_TERMS else [*terms[:half], *terms[-half:]]
+
+
+def _ends_of(question: str) -> str:
+    half = _MOST_CHARS // 2
+    return question if len(question) <= _MOST_CHARS else f"{question[:half]} {question[-half:]}"
 
 
 def _work_of(postings: Postings) -> int:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
+from itertools import product
 from typing import Any, Final
 
 # The classes themselves: the package's own choice would be PyStemmer where that is installed, of another version.
@@ -107,6 +108,8 @@ _CHINESE_MONTH: Final = re.compile(r"(\d{1,2}|十[一二]?|[一二三四五六�
 _CHINESE_NUMBERS: Final = {name: number for number, name in enumerate((*"零一二三四五六七八九十", "十一", "十二"))}
 _YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _MONTHS_OF_YEAR: Final = 12
+# Dates of a question: each is looked at in every episode, and a text that names more asks for no one of them.
+_MOST_DATES: Final = 12
 
 
 def terms_of(text: str, language: Language = "english") -> list[str]:
@@ -140,7 +143,7 @@ def flags_of(moment: datetime | None, *, by_assistant: bool) -> list[str]:
 
 
 def dates_named(question: str) -> list[tuple[str, ...]]:
-    """The flags of each date that a question names: a year, a month, or the month of a year."""
+    """The flags of each date that a question names, a year, a month, or the month of a year; of some at most."""
     months = [
         _month(_MONTHS.index(name[:3].lower()) + 1) for name in _MONTH.findall(question) if name not in _ALSO_WORDS
     ]
@@ -148,9 +151,8 @@ def dates_named(question: str) -> list[tuple[str, ...]]:
         number = int(name) if name.isdecimal() else _CHINESE_NUMBERS[name]
         months += [_month(number)] if 1 <= number <= _MONTHS_OF_YEAR else []
     years = [_year(int(year)) for year in _YEAR.findall(question)]
-    if not months:
-        return [(year,) for year in years]
-    return [(month, year) for month in months for year in years] if years else [(month,) for month in months]
+    named = [[*dict.fromkeys(flags)][:_MOST_DATES] for flags in (months, years) if flags]
+    return [*product(*named)][:_MOST_DATES] if named else []
 
 
 def _words(text: str) -> Iterator[str]:

@@ -92,12 +92,19 @@ def test_whatever_is_written_has_terms(text: str) -> None:
         ("2023年5月的会议", [("#05", "#2023")]),
         ("13月", []),
         ("call 12023 or 20231", []),
+        ("May 2023, May 2023 " * 1_000, [("#05", "#2023")]),
         ("", []),
     ],
 )
 def test_dates_that_a_question_names(question: str, dates: list[tuple[str, ...]]) -> None:
     """Months and years, in English and Chinese; words that are also months count where they are capitalised."""
     assert dates_named(question) == dates
+
+
+def test_a_text_that_names_many_dates() -> None:
+    """Of a list of them there are some, not each month of each year."""
+    listed = " ".join(f"{month} {year}" for year in range(1900, 2100) for month in ("May", "June", "July"))
+    assert len(dates_named(listed)) == 12
 
 
 def test_flags_of_a_message() -> None:
