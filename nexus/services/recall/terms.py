@@ -59,6 +59,8 @@ _CJK: Final = "\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff
 # Accents and vowel signs, of which many scripts make their words, are no `\w`.
 _MARKS: Final = "".join(char for char in map(chr, range(0x300, 0x1E00)) if unicodedata.category(char)[0] == "M")
 _WORDS: Final = re.compile(rf"[^\W_]+(?:[{_MARKS}]+[^\W_]*)*")
+# The time of normalising a run of marks grows with its square; no word has more in a row.
+_MANY_MARKS: Final = re.compile(r"([^\w\s]{8})[^\w\s]+")
 _RUNS: Final = re.compile(f"([{_CJK}]+)|[^{_CJK}]+")
 _STEMMERS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("\u0370", "\u03ff", GreekStemmer()),
@@ -158,7 +160,8 @@ def dates_named(question: str) -> list[tuple[str, ...]]:
 def _words(text: str) -> Iterator[str]:
     if not text.isascii():
         # A letter with its accent is written as one character or as two, a digit narrow or wide.
-        text = _STOP_CHARACTERS.sub(" ", unicodedata.normalize("NFKC", text))
+        text = unicodedata.normalize("NFKC", _MANY_MARKS.sub(r"\1", text))
+        text = _STOP_CHARACTERS.sub(" ", text)
     return (word[0] for word in _WORDS.finditer(text.lower()))
 
 
