@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from nexus.core.recall import EPISODE, LONGEST, Occurrence, Place, Postings, Ranked, Score
-from nexus.services.recall.terms import BY_ASSISTANT
+from nexus.services.recall.terms import BY_ASSISTANT, MESSAGE
 
 # The version of the formula and its weights.
 FORMULA: Final = 1
@@ -66,7 +66,8 @@ def rank(
 ) -> Ranking:
     """The best `limit` places but those in `without`.
 
-    `dates` are the flags of each date that the question names; see `dates_named`.
+    `dates` are the flags of each date that the question names; see `dates_named`. The postings have the flags `MESSAGE`
+    and `BY_ASSISTANT`, too.
     """
     scorer = _Scorer(postings, dates, question_code, weights)
     bounds = sorted(((bound, episode) for episode, bound in scorer.bounds().items()), reverse=True)
@@ -129,10 +130,13 @@ class _Scorer:
                 for at, strength in self._spread(occurrences).items():
                     words[at] += idf * strength
         session *= weights.session
-        by_assistant, dated = self._bits(BY_ASSISTANT, episode), self._dated(episode)
+        there, by_assistant = self._bits(MESSAGE, episode), self._bits(BY_ASSISTANT, episode)
+        dated = self._dated(episode)
         nearer = self._nearer.get(episode, {})
         first = int(episode) * EPISODE
         for at, of_words in enumerate(words):
+            if not there >> at & 1:
+                continue
             factor = weights.assistant if by_assistant >> at & 1 else 1.0
             score = (of_words + session) * factor if of_words else 0.0
             if of_words and dated >> at & 1:

@@ -12,7 +12,7 @@ from nexus.core.errors import ModelUnavailableError
 from nexus.core.ports import Embedder, RecallIndex, Row
 from nexus.core.recall import EPISODE, Found, Hit, Language, Place, Postings, Ranked
 from nexus.services.recall.score import FORMULA, Ranking, rank
-from nexus.services.recall.terms import BY_ASSISTANT, dates_named, terms_of
+from nexus.services.recall.terms import BY_ASSISTANT, MESSAGE, dates_named, terms_of
 
 # Terms of a question: of one with more, or with more characters, those of its beginning and its end. Terms of as many
 # characters as an input may have would hold up the loop for a quarter of a second.
@@ -20,10 +20,10 @@ _MOST_TERMS: Final = 64
 _MOST_CHARS: Final = 2_048
 # How long the meaning of a question is waited for: an endpoint that hangs is not to keep words from finding.
 _MEANING_S: Final = 1.5
-# Places that are ranked beyond the limit, for those whose rows have been removed: at first, and at last where another
-# program removed so many that nothing else was among the best.
-_SPARE: Final = 8
-_MOST_SPARE: Final = 8**4
+# Where rows of the best places have been removed by another program: places that are ranked beyond the limit, at first
+# and at last.
+_SPARE: Final = 16
+_MOST_SPARE: Final = 16**3
 # About how many characters of other work an entry of the postings is worth.
 _CHARS_OF_ENTRY: Final = 8
 
@@ -65,20 +65,20 @@ class Recall:
                     tasks.start_soon(self._embed, self._embedder, question, read)
                 if without:
                     tasks.start_soon(self._exclude, owner_key, without, read)
-                flags = {BY_ASSISTANT, *(flag for date in dates for flag in date)}
+                flags = {MESSAGE, BY_ASSISTANT, *(flag for date in dates for flag in date)}
                 generation = self._embedder.generation if self._embedder else None
                 terms = question_terms(question, self._language)
                 postings = await self._index.postings(
                     owner_key, terms, flags, session_id=session_id, generation=generation
                 )
-        spare = _SPARE
+        spare = 0
         while True:
             call = partial(rank, postings, dates, limit=limit + spare, question_code=read.code, without=read.without)
             ranking: Ranking = await computed(owner_key, _work_of(postings), call)
             hits = await self._hits(owner_key, ranking.best, without, limit, beside)
             if len(hits) == limit or len(ranking.best) < limit + spare or spare == _MOST_SPARE:
                 break
-            spare *= _SPARE
+            spare = max(spare * _SPARE, _SPARE)
         by_meaning = self._embedder.generation if self._embedder and read.code else ""
         return Found(hits, ranking.considered, FORMULA, by_meaning)
 

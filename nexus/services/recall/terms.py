@@ -43,6 +43,8 @@ from snowballstemmer import (  # type: ignore[import-untyped]  # it has no types
 
 from nexus.core.recall import Language, Occurrence, occurrence
 
+# True of every message: an episode also has places where none is.
+MESSAGE: Final = "#message"
 # True of a message that an assistant said.
 BY_ASSISTANT: Final = "#assistant"
 
@@ -139,8 +141,8 @@ def occurrences(text: str, language: Language = "english") -> Mapping[str, Occur
 
 
 def flags_of(moment: datetime | None, *, by_assistant: bool) -> list[str]:
-    """What an index keeps of a message besides its terms: who said it, and its month and year."""
-    said = [BY_ASSISTANT] if by_assistant else []
+    """What an index keeps of a message besides its terms: that it is one, who said it, and its month and year."""
+    said = [MESSAGE, BY_ASSISTANT] if by_assistant else [MESSAGE]
     return [*said, _year(moment.year), _month(moment.month)] if moment else said
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from nexus.core.recall import EPISODE, Entry, Place
 from nexus.services.recall.service import Recall, question_terms
-from nexus.services.recall.terms import occurrences
+from nexus.services.recall.terms import MESSAGE, occurrences
 from tests.nexus.support.fake_recall import FakeRecall
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.memory.calling import row
@@ -57,7 +57,9 @@ async def test_what_is_to_be_left_out(kind: type[FakeRecall]) -> None:
     for number in range(3):
         await store.insert_message(row(number, f"a dog {number}"))
     places = await index.give_places(store.messages)
-    await index.write([Entry("ada", places[each["_id"]], occurrences(each["content"])) for each in store.messages])
+    await index.write(
+        [Entry("ada", places[each["_id"]], occurrences(each["content"]), [MESSAGE]) for each in store.messages]
+    )
     found = await Recall(index).search("ada", "dog", limit=3, without=[store.messages[1]["_id"]])
     assert [hit.row["content"] for hit in found.hits] == ["a dog 2", "a dog 0"]
     assert [each["content"] for each in found.hits[1].around] == ["a dog 0", "a dog 1"]
@@ -68,7 +70,7 @@ async def test_an_embedder_that_hangs() -> None:
     store = FakeStore()
     await store.insert_message(row(0, "a dog"))
     places = await store.recall.give_places(store.messages)
-    await store.recall.write([Entry("ada", place, occurrences("a dog")) for place in places.values()])
+    await store.recall.write([Entry("ada", place, occurrences("a dog"), [MESSAGE]) for place in places.values()])
     found = await Recall(store.recall, Hanging(), meaning_s=0.05).search("ada", "dogs", limit=5)
     assert ([hit.row["content"] for hit in found.hits], found.generation) == (["a dog"], "")
 
@@ -81,7 +83,7 @@ async def test_rows_that_another_program_removed(removed: int) -> None:
         await store.insert_message(row(number, f"a dog {number}"))
     places = await store.recall.give_places(store.messages)
     await store.recall.write(
-        [Entry("ada", places[each["_id"]], occurrences(each["content"])) for each in store.messages]
+        [Entry("ada", places[each["_id"]], occurrences(each["content"]), [MESSAGE]) for each in store.messages]
     )
     # Of equal scores the later message is the better one.
     del store.messages[_WHOLE - removed :]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.recall import LONGEST, MOST_OCCURRENCES, occurrence
-from nexus.services.recall.terms import BY_ASSISTANT, dates_named, flags_of, occurrences, terms_of
+from nexus.services.recall.terms import BY_ASSISTANT, MESSAGE, dates_named, flags_of, occurrences, terms_of
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_a_text_that_names_many_dates() -> None:
 
 
 def test_flags_of_a_message() -> None:
-    """A message is known by its month, its year, and whether an assistant said it."""
-    assert flags_of(datetime(2023, 5, 8, tzinfo=UTC), by_assistant=True) == [BY_ASSISTANT, "#2023", "#05"]
-    assert flags_of(None, by_assistant=False) == []
+    """A message is known as one, by its month, its year, and whether an assistant said it."""
+    assert flags_of(datetime(2023, 5, 8, tzinfo=UTC), by_assistant=True) == [MESSAGE, BY_ASSISTANT, "#2023", "#05"]
+    assert flags_of(None, by_assistant=False) == [MESSAGE]

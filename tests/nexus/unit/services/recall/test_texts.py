@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.recall import occurrence
-from nexus.services.recall.terms import BY_ASSISTANT
+from nexus.services.recall.terms import BY_ASSISTANT, MESSAGE
 from nexus.services.recall.texts import findable, text_of
 from tests.nexus.support.rows import row
 
@@ -96,9 +96,9 @@ def test_terms_and_flags() -> None:
     found = findable(row(1, role="AI", content="Tea, more tea"))
     assert found
     assert found.terms == {"tea": occurrence(2, 3), "more": occurrence(1, 3)}
-    assert found.flags == [BY_ASSISTANT, "#2024", "#01"]
+    assert found.flags == [MESSAGE, BY_ASSISTANT, "#2024", "#01"]
     found = findable(row(1, content="👍", timestamp="some day"))
-    assert found == ({}, [])
+    assert found == ({}, [MESSAGE])
 
 
 @pytest.mark.parametrize("key", ["Tea and biscuits were bought", "", None, 7, ["tea"]])
