@@ -47,6 +47,7 @@ _LONGEST_REASON: Final = 200
 _ID: Final = {"_id": 1}
 # Another writer may have stored anything by the name.
 _UNMARKED: Final = {"recall": {"$not": {"$type": "object"}}}
+_NO_PLACE: Final = {"recall.place": {"$not": {"$type": ["int", "long"]}}}
 # What comes with a row: the text that leads to it.
 _KEY: Final = {"recall_key": "$recall.key"}
 _OWNER_AND_PLACE: Final = {"owner_key": 1, "recall.place": 1}
@@ -98,7 +99,7 @@ class MongoRecall(Operations):
             taken = await self._take_places(waiting)
             # Of two that give places to a row, the first does.
             updates = [
-                _update({"_id": id_of(row_id), "recall.place": None}, {"$set": {"recall.place": place}})
+                _update({"_id": id_of(row_id), **_NO_PLACE}, {"$set": {"recall.place": place}})
                 for row_id, place in taken.items()
             ]
             await _write(self._messages, updates)
@@ -263,7 +264,8 @@ class MongoRecall(Operations):
         ids = [*map(id_of, row_ids)]
         found = await _of_ids(self._messages, ids, _OWNER_AND_PLACE)
         own = found if owner_key is None else [row for row in found if row["owner_key"] == owner_key]
-        return {id_text(row["_id"]): row["recall"]["place"] for row in own if "place" in row.get("recall", ())}
+        places = ((row["_id"], row.get("recall", {}).get("place")) for row in own)
+        return {id_text(row_id): Place(place) for row_id, place in places if isinstance(place, int)}
 
     async def _take_places(self, rows: Sequence[Row]) -> dict[str, Place]:
         """By `_id`, places for these rows, but for those of owners and sessions of which others take some just now."""

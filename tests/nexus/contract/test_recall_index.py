@@ -507,6 +507,16 @@ async def test_marking(place: Server) -> None:
         assert await store.recall.mark("nobody", limit=5) == (0, 0)
 
 
+async def test_places_of_other_writers(place: Server) -> None:
+    """What is no place is replaced by one, and keeps no other row from being indexed."""
+    odd: list[Any] = ["abc", None, 1.5, {"x": 1}]
+    place.plant("messages", [row(at, _id=new_row_id(), recall={"place": each}) for at, each in enumerate(odd)])
+    async with place.open() as store:
+        assert await store.recall.mark("o", limit=9, again=True) == (4, 4)
+        assert {*(await index(store, await claim(store))).values()} == {0, 1, 2, 3}
+        assert (await store.recall.status("o")).indexed == 4
+
+
 async def test_status_of_all(place: Server) -> None:
     """Of one owner, and of all together."""
     place.plant("messages", [row(50), row(51, owner_key="p")])
