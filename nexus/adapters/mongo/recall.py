@@ -48,8 +48,8 @@ _ID: Final = {"_id": 1}
 # Another writer may have stored anything by the name.
 _UNMARKED: Final = {"recall": {"$not": {"$type": "object"}}}
 _NO_PLACE: Final = {"recall.place": {"$not": {"$type": ["int", "long"]}}}
-# What comes with a row: the text that leads to it.
-_KEY: Final = {"recall_key": "$recall.key"}
+# What comes with a row: the text that leads to it, and the claim of which it is.
+_KEY: Final = {"recall_key": "$recall.key", "recall_claim": "$recall.claim"}
 _OWNER_AND_PLACE: Final = {"owner_key": 1, "recall.place": 1}
 _PLACE: Final = {"recall.place": 1}
 _GENERATION: Final = {"recall.place": 1, "recall.generation": 1}
@@ -245,8 +245,9 @@ class MongoRecall(Operations):
             return None
 
     async def _change_claimed(self, rows: Sequence[Row], change: Row) -> None:
-        """Change rows, but for those on which work has become due since they were claimed."""
-        await self._change([id_of(row["_id"]) for row in rows], {"recall.claim": {"$ne": None}}, change)
+        """Change rows, but for those that another has claimed since, or on which work has become due."""
+        claims = [*{row["recall_claim"] for row in rows if "recall_claim" in row}]
+        await self._change([id_of(row["_id"]) for row in rows], {"recall.claim": {"$in": claims}}, change)
 
     async def _change(self, ids: Sequence[Any], query: Row, change: Row) -> int:
         """Change those of the rows with these `_id`s that the query matches; how many there were."""

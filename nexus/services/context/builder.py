@@ -90,6 +90,9 @@ _log = structlog.get_logger(__name__)
 _DEFAULT_ALLOWED_MS: Final = 5_000
 # The part of the remaining time for gathering; the rest is for assembling and publishing.
 _GATHERING: Final = 0.8
+_NO_RECALL: Final = (
+    "run.metadata.recall: there is no [RECALL], since long-term memory is off in this service (recall.enabled)"
+)
 _SHOWN_FAULTS: Final = 3
 
 
@@ -264,6 +267,8 @@ class ContextBuilder:
         outbox_waiting: bool = False,
     ) -> Build:
         settings = self.settings
+        if request.recall and self._sources.recall is None:
+            request = request._replace(notes=(*request.notes, _NO_RECALL))
         limit = settings.window.limit(request.layout, request.context_window)
         images = images_of(request, limit)
         budget = Budget.of(

@@ -302,7 +302,8 @@ async def search_recall(
     if not build.recalls:
         return None, []
     if sources.recall is None:
-        return None, [Part.RECALL]
+        # Not for a while, so that it is no part that is missing.
+        return None, []
     request = build.request
     without = {row_id for row in (build.input_row, *shown) if isinstance(row_id := row.get("_id"), str)}
     call = partial(sources.recall.search, request.owner_key, request.current_input, limit=MOST_HITS, without=without)
@@ -314,7 +315,6 @@ async def search_recall(
         found[Part.RECALL],
         request.owner_key,
         request.run_id,
-        request.current_input,
         without,
         truncate_chars=build.settings.truncate_chars,
         timezone_offset=request.timezone_offset,

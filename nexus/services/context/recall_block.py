@@ -1,6 +1,6 @@
 """`[RECALL]`: messages of earlier conversations that may help now, with those around them (contract §14). Pure.
 
-- A text that was said again and again is shown once, and the question itself, asked before, not at all.
+- A text that was said again and again is shown once.
 - Every message is one line behind a head, so that no text can pass for a line of the block.
 - The block takes only room that is left by everything else: nothing else changes where it is shown.
 - Later builds of a run show the block of the first, with the same bytes.
@@ -90,7 +90,6 @@ def recall_block(
     found: Found,
     owner_key: str,
     run_id: str,
-    asked: str,
     without: Collection[str],
     *,
     truncate_chars: int,
@@ -103,7 +102,6 @@ def recall_block(
         found: what the search found.
         owner_key: of the run.
         run_id: its own messages are not shown.
-        asked: the run's input.
         without: `_id`s of rows that are not shown, such as those that are in the context already.
         truncate_chars: the length to which a longer text is cut.
         timezone_offset: minutes west of UTC, of the clock on which dates are shown.
@@ -115,7 +113,7 @@ def recall_block(
         if is_other and row["_id"] not in lines:
             lines[row["_id"]] = _lines_of(row, truncate_chars, timezone_offset)
     showable = [hit for hit in found.hits if (said := lines.get(hit.row["_id"])) and said.texts]
-    hits = _distinct(showable, asked)[:_MOST_SHOWN]
+    hits = _distinct(showable)[:_MOST_SHOWN]
 
     def render(count: int) -> str:
         groups = ("\n".join(text for each in group for text in each.texts) for group in _groups(hits[:count], lines))
@@ -136,18 +134,12 @@ def recall_block(
     return RecallBlock(block if count else None, *figures)
 
 
-def _distinct(hits: Sequence[Hit], asked: str) -> list[Hit]:
-    """The first hit of each text, whatever its case and its blanks; none that only says what is asked now."""
-    seen, kept = {_said_as(asked)}, list[Hit]()
+def _distinct(hits: Sequence[Hit]) -> list[Hit]:
+    """The best hit of each text, whatever its case and its blanks."""
+    best: dict[str, Hit] = {}
     for hit in hits:
-        if (said := _said_as(text_of(hit.row))) not in seen:
-            seen.add(said)
-            kept.append(hit)
-    return kept
-
-
-def _said_as(text: str) -> str:
-    return one_line(text).casefold()
+        best.setdefault(one_line(text_of(hit.row)).casefold(), hit)
+    return [*best.values()]
 
 
 class _Lines(NamedTuple):

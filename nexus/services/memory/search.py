@@ -17,7 +17,7 @@ import anyio
 from anyio import to_thread
 
 from nexus.core.concurrency import ungrouped
-from nexus.core.errors import StoreUnavailableError
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import DEFAULT_SESSION, Role, parse_moment, role_of
 from nexus.core.ports import MemoryStore, MessageStore, RecallSource, Row
 from nexus.core.ports.memory import LONGEST_QUERY
@@ -194,7 +194,7 @@ async def _recalled(messages: MessageStore, recall: RecallSource | None, caller:
             limit=call.limit,
             without=[row["_id"] for row in rows],
         )
-    except StoreUnavailableError:
+    except (StoreUnavailableError, StoreRejectedError):
         return _Near(fault=fault or "Messages that are near it in words or meaning cannot be searched now.")
     return _Near(found.hits)
 

@@ -36,7 +36,7 @@ _Result = TypeVar("_Result")
 _TASK: Final = "recall"
 # Messages of a conversation come in groups, and many at once cost far less than one by one.
 _GATHER_S: Final = 0.05
-_MOST_ROWS: Final = 500
+_MOST_ROWS: Final = 1_000
 # While requests are answered, and this long after the last, so many are indexed at a time. The pause between is so many
 # times as long as the work, for most builds are to meet none, but bounded: what is recorded is to be indexed.
 _BUSY_S: Final = 1.0

@@ -37,6 +37,7 @@ class FakeRecall:
         self._terms: dict[str, _ByTerm] = {}
         self._flags: dict[str, _ByTerm] = {}
         self._codes: dict[str, _ByTerm] = {}
+        self._claims = 0
 
     def written(self, row_id: str) -> None:
         """A row was recorded, or a later version of it: its words are to be indexed."""
@@ -47,8 +48,9 @@ class FakeRecall:
         self._ask("claim")
         due = [row for row in self._store.messages if self._work(row) == work and self._state(row)["due_at"] <= now]
         claimed = sorted(due, key=lambda row: self._state(row)["due_at"])[:limit]
+        self._claims += 1
         for row in claimed:
-            self._state(row).update(due_at=until, claim=True)
+            self._state(row).update(due_at=until, claim=self._claims)
         return [self._given(row) for row in sorted(claimed, key=_id)]
 
     async def give_places(self, rows: Sequence[Row]) -> dict[str, Place]:
@@ -194,11 +196,14 @@ class FakeRecall:
         return [row for row in self._store.messages if row["_id"] in ids]
 
     def _given(self, row: Row) -> Row:
-        key = self.states.get(row["_id"], {}).get("key")
-        return {**self._store.bounded(row), **({"recall_key": key} if key else {})}
+        state = self.states.get(row["_id"], {})
+        beside = {f"recall_{name}": state[name] for name in ("key", "claim") if name in state}
+        return {**self._store.bounded(row), **beside}
 
     def _claimed(self, rows: Sequence[Row]) -> list[Row]:
-        return [self._state(row) for row in self._stored(rows) if self._state(row).get("claim")]
+        claims = {row["_id"]: row.get("recall_claim") for row in rows}
+        states = [(self._state(row), claims[row["_id"]]) for row in self._stored(rows)]
+        return [state for state, claim in states if claim and state.get("claim") == claim]
 
     def _of(self, owner_key: str) -> list[Row]:
         return [row for row in self._store.messages if row.get("owner_key") == owner_key]

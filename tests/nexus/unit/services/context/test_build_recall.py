@@ -136,11 +136,14 @@ async def test_it_cannot_be_searched(layout: str, error: Exception | None) -> No
             assert (again["degraded"], bool(block(again))) == ([], True)
 
 
-async def test_there_is_no_long_term_memory() -> None:
-    """A request that wants it is told."""
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_there_is_no_long_term_memory(layout: str) -> None:
+    """A request that wants it is told in a note; nothing is missing that could come back."""
     async with opened() as parts:
-        content = await parts.build(asked("dialogue", recall=True))
-    assert (content["status"], content["degraded"]) == ("success", ["recall"])
+        content = await parts.build(asked(layout, recall=True))
+    assert (content["status"], content["degraded"]) == ("success", [])
+    (note,) = [note for note in content["context"]["notes"] if "recall" in note]
+    assert note.startswith("run.metadata.recall: there is no [RECALL]")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -208,7 +208,7 @@ def _recalled(texts: Sequence[str]) -> Block | None:
         for number in range(len(texts) * 3)
     ]
     given = found(*([row] for row in rows))
-    return recall_block(given, "ada", "now", "?", (), truncate_chars=50_000, timezone_offset=0).block
+    return recall_block(given, "ada", "now", (), truncate_chars=50_000, timezone_offset=0).block
 
 
 Texts = Sequence[str]

@@ -22,7 +22,7 @@ EXPLAINED: Final = (
 
 def made(given: Found, **changes: Any) -> RecallBlock:
     """The block of what was found."""
-    options = {"owner_key": "ada", "run_id": "now", "asked": "?", "without": (), "truncate_chars": 500}
+    options = {"owner_key": "ada", "run_id": "now", "without": (), "truncate_chars": 500}
     return recall_block(given, **{**options, "timezone_offset": 0, **changes})
 
 
@@ -267,10 +267,3 @@ def test_what_was_said_again_and_again_is_shown_once() -> None:
     assert result.block
     assert result.block.text.endswith("[2025-05-01, s1] Human: Good morning\n\n[2025-05-01, s1] Human: I live in Porto")
     assert (result.shown, result.hits, result.block.dropped) == (2, 4, 2)
-
-
-def test_the_question_itself_is_not_recalled() -> None:
-    """That it was asked before says nothing; its answer stands beside it."""
-    earlier = [said(1, "where do I live?"), said(2, "In Porto.", "AI")]
-    assert made(found([earlier[0]]), asked="Where do I  live?").block is None
-    assert lines(found(earlier, [earlier[1]]), asked="Where do I live?")[-1] == "[2025-05-01, s1] Nexus: In Porto."

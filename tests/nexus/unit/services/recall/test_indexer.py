@@ -277,7 +277,7 @@ async def test_requests_come_first() -> None:
         await index.record(*["tea"] * 250, first=250)
         await index.done()
     assert busy == [100, 100, 100]
-    assert claims.limits[-1] == 500
+    assert claims.limits[-1] == 1_000
 
 
 async def test_an_end_amid_a_batch() -> None:
