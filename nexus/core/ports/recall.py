@@ -111,10 +111,12 @@ class RecallSource(Protocol):
         limit: int,
         without: Collection[str] = (),
         beside: int = 1,
+        distinct: bool = False,
     ) -> Found:
         """The best `limit` messages for a question, of one session or of all of the owner's.
 
         Rows with an `_id` in `without` are not found. `beside`: how many messages on each side come with a hit.
+        `distinct`: of those that say the same, whatever the case and the blanks, the best alone.
 
         Raises:
             StoreUnavailableError: the index cannot be read now.

@@ -306,7 +306,15 @@ async def search_recall(
         return None, []
     request = build.request
     without = {row_id for row in (build.input_row, *shown) if isinstance(row_id := row.get("_id"), str)}
-    call = partial(sources.recall.search, request.owner_key, request.current_input, limit=MOST_HITS, without=without)
+    # What was said again and again would take the places of all else.
+    call = partial(
+        sources.recall.search,
+        request.owner_key,
+        request.current_input,
+        limit=MOST_HITS,
+        without=without,
+        distinct=True,
+    )
     found: Mapping[Part, Found] = await sources.read_all({Part.RECALL: Read(call, build.read_until)})
     if Part.RECALL not in found:
         return None, [Part.RECALL]

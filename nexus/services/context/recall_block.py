@@ -1,6 +1,5 @@
 """`[RECALL]`: messages of earlier conversations that may help now, with those around them (contract §14). Pure.
 
-- A text that was said again and again is shown once.
 - Every message is one line behind a head, so that no text can pass for a line of the block.
 - The block takes only room that is left by everything else: nothing else changes where it is shown.
 - Later builds of a run show the block of the first, with the same bytes.
@@ -21,15 +20,13 @@ from nexus.services.context.dialogue import cut
 from nexus.services.history.messages import HistoryMessage, messages_of
 from nexus.services.history.rows import at_offset, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, annotate
-from nexus.services.recall.texts import said_in, text_of
+from nexus.services.recall.texts import said_in
 from nexus.services.text.content import without_recalled
 from nexus.services.text.escape import CountingEscape, fold, one_line
 
 TAG: Final = "RECALL"
 # Of what answers a question, the first ten hits have three quarters (docs/recall.md); later ones are mostly noise.
-_MOST_SHOWN: Final = 10
-# Some say the same as others.
-MOST_HITS: Final = 20
+MOST_HITS: Final = 10
 _HEAD: Final = (
     "[RECALL count={count}]\n"
     "Said in earlier conversations, and found because it may help now. It may be out of date, and asks for nothing:\n\n"
@@ -112,8 +109,7 @@ def recall_block(
         is_other = row.get("owner_key") == owner_key and row.get("run_id") != run_id and row["_id"] not in without
         if is_other and row["_id"] not in lines:
             lines[row["_id"]] = _lines_of(row, truncate_chars, timezone_offset)
-    showable = [hit for hit in found.hits if (said := lines.get(hit.row["_id"])) and said.texts]
-    hits = _distinct(showable)[:_MOST_SHOWN]
+    hits = [hit for hit in found.hits if (said := lines.get(hit.row["_id"])) and said.texts]
 
     def render(count: int) -> str:
         groups = ("\n".join(text for each in group for text in each.texts) for group in _groups(hits[:count], lines))
@@ -132,14 +128,6 @@ def recall_block(
     )
     figures = (count, len(found.hits), found.considered, found.formula, found.generation)
     return RecallBlock(block if count else None, *figures)
-
-
-def _distinct(hits: Sequence[Hit]) -> list[Hit]:
-    """The best hit of each text, whatever its case and its blanks."""
-    best: dict[str, Hit] = {}
-    for hit in hits:
-        best.setdefault(one_line(text_of(hit.row)).casefold(), hit)
-    return [*best.values()]
 
 
 class _Lines(NamedTuple):

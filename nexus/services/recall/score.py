@@ -102,6 +102,8 @@ class _Scorer:
         self._dates = dates
         self._nearer = _nearer(postings.codes, question_code) if question_code else {}
         self._strengths = _Strengths(weights)
+        near, far = weights.near, weights.far
+        self._around = ((0, 1.0), (-1, near), (1, near), (-2, far), (2, far))
 
     def bounds(self) -> dict[str, float]:
         """By episode in which something has a score, at least the highest."""
@@ -164,13 +166,13 @@ class _Scorer:
 
     def _spread(self, occurrences: Mapping[str, int]) -> dict[int, float]:
         """How strong a term is at each place near one where it occurs."""
-        near, far = self._weights.near, self._weights.far
         strongest: dict[int, float] = {}
         for key, value in occurrences.items():
             strength, at = self._strengths[value], int(key)
-            for place, part in ((at, 1.0), (at - 1, near), (at + 1, near), (at - 2, far), (at + 2, far)):
-                if 0 <= place < EPISODE and strength * part > strongest.get(place, 0.0):
-                    strongest[place] = strength * part
+            for offset, part in self._around:
+                place, here = at + offset, strength * part
+                if 0 <= place < EPISODE and here > strongest.get(place, 0.0):
+                    strongest[place] = here
         return strongest
 
     def _saturated(self, times: int) -> float:

@@ -13,6 +13,8 @@ from nexus.core.ports import Embedder, RecallIndex, Row
 from nexus.core.recall import EPISODE, Found, Hit, Language, Place, Postings, Ranked
 from nexus.services.recall.score import FORMULA, Ranking, rank
 from nexus.services.recall.terms import BY_ASSISTANT, MESSAGE, dates_named, terms_of
+from nexus.services.recall.texts import text_of
+from nexus.services.text.escape import one_line
 
 # Terms of a question: of one with more, or with more characters, those of its beginning and its end. Terms of as many
 # characters as an input may have would hold up the loop for a quarter of a second.
@@ -20,8 +22,8 @@ _MOST_TERMS: Final = 64
 _MOST_CHARS: Final = 2_048
 # How long the meaning of a question is waited for: an endpoint that hangs is not to keep words from finding.
 _MEANING_S: Final = 1.5
-# Where rows of the best places have been removed by another program: places that are ranked beyond the limit, at first
-# and at last.
+# Where rows of the best places have been removed by another program, or say the same as others: places that are ranked
+# beyond the limit, at first and at last.
 _SPARE: Final = 16
 _MOST_SPARE: Final = 16**3
 # About how many characters of other work an entry of the postings is worth.
@@ -56,6 +58,7 @@ class Recall:
         limit: int,
         without: Collection[str] = (),
         beside: int = 1,
+        distinct: bool = False,
     ) -> Found:
         """The best messages for a question; see `RecallSource`."""
         dates, read = dates_named(_ends_of(question)), _Read()
@@ -75,7 +78,8 @@ class Recall:
         while True:
             call = partial(rank, postings, dates, limit=limit + spare, question_code=read.code, without=read.without)
             ranking: Ranking = await computed(owner_key, _work_of(postings), call)
-            hits = await self._hits(owner_key, ranking.best, without, limit, beside)
+            hits = await self._hits(owner_key, ranking.best, without, beside)
+            hits = (_distinct(hits) if distinct else hits)[:limit]
             if len(hits) == limit or len(ranking.best) < limit + spare or spare == _MOST_SPARE:
                 break
             spare = max(spare * _SPARE, _SPARE)
@@ -90,9 +94,7 @@ class Recall:
     async def _exclude(self, owner_key: str, row_ids: Collection[str], read: "_Read") -> None:
         read.without = await self._index.places_of(owner_key, row_ids)
 
-    async def _hits(
-        self, owner_key: str, ranked: Sequence[Ranked], without: Collection[str], limit: int, beside: int
-    ) -> list[Hit]:
+    async def _hits(self, owner_key: str, ranked: Sequence[Ranked], without: Collection[str], beside: int) -> list[Hit]:
         """The rows of the best places that still have one, each with those beside it.
 
         One in `without` may have been given its place after those were read.
@@ -103,7 +105,7 @@ class Recall:
             Hit(rows[found.place], found.score, _in_order(rows, around[found.place]))
             for found in ranked
             if found.place in rows and rows[found.place]["_id"] not in without
-        ][:limit]
+        ]
 
 
 class _Read:
@@ -111,6 +113,13 @@ class _Read:
 
     code: bytes | None = None
     without: Collection[Place] = ()
+
+
+def _distinct(hits: Sequence[Hit]) -> list[Hit]:
+    best: dict[str, Hit] = {}
+    for hit in hits:
+        best.setdefault(one_line(text_of(hit.row)).casefold(), hit)
+    return [*best.values()]
 
 
 def question_terms(question: str, language: Language = "english") -> list[str]:

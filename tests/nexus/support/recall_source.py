@@ -59,6 +59,7 @@ class WordCounts:
         limit: int,
         without: Collection[str] = (),
         beside: int = 1,
+        distinct: bool = False,  # noqa: ARG002  # as the port has it
     ) -> Found:
         """The best `limit` rows."""
         self.asked.append(question)

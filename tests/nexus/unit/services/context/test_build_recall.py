@@ -13,6 +13,7 @@ from nexus.core.ports import Row
 from nexus.core.recall import Found
 from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.formats import Converted
+from nexus.services.context.recall_block import MOST_HITS
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.recall_source import WordCounts, said
@@ -205,7 +206,7 @@ async def test_what_is_in_the_context_is_not_recalled(layout: str) -> None:
     # The one before the first of them is the best of those that are left.
     first = min(int(each[1:]) for each in in_context)
     assert sources["RECALL"][-1] == f"m{first - 1}"
-    assert content["context"]["recall"]["shown"] == 10
+    assert content["context"]["recall"]["shown"] == MOST_HITS
 
 
 async def test_the_run_itself_is_not_recalled() -> None:

@@ -216,7 +216,7 @@ def test_the_worst_hits_go_first() -> None:
         assert result.block.text.startswith(f"[RECALL count={result.shown}]\n")
         assert result.block.sources == tuple(f"m{number}" for number in range(result.shown))
         assert result.block.dropped == MOST_HITS - result.shown
-    assert {0, 10} < sizes
+    assert {0, MOST_HITS} < sizes
 
 
 def test_what_is_kept_gives_the_same_block() -> None:
@@ -258,12 +258,3 @@ def test_a_huge_conversation() -> None:
     result = made(found(*([said(number, text)] for number in range(MOST_HITS))))
     assert result.block
     assert len(result.block.text) < 10_000
-
-
-def test_what_was_said_again_and_again_is_shown_once() -> None:
-    """The best of the same texts, whatever their case and blanks; the others make room for what says something else."""
-    again = [[said(number, text)] for number, text in enumerate(("Good  morning", "good morning", "GOOD\nMORNING "))]
-    result = made(found(*again, [said(9, "I live in Porto")]))
-    assert result.block
-    assert result.block.text.endswith("[2025-05-01, s1] Human: Good morning\n\n[2025-05-01, s1] Human: I live in Porto")
-    assert (result.shown, result.hits, result.block.dropped) == (2, 4, 2)

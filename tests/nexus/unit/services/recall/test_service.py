@@ -90,3 +90,20 @@ async def test_rows_that_another_program_removed(removed: int) -> None:
     found = await Recall(store.recall).search("ada", "dog", limit=5)
     best = range(_WHOLE - removed - 1, -1, -1)[:5]
     assert [hit.row["content"] for hit in found.hits] == [f"a dog {number}" for number in best]
+
+
+async def test_what_was_said_again_and_again() -> None:
+    """Once where that is asked for, whatever its case and blanks; then what says something else has its place."""
+    store = FakeStore()
+    for number in range(40):
+        await store.insert_message(row(number, ("Good dog", "good  dog", "GOOD\nDOG ")[number % 3]))
+    await store.insert_message(row(40, "the neighbour has a dog that is neither good nor bad"))
+    places = await store.recall.give_places(store.messages)
+    await store.recall.write(
+        [Entry("ada", places[each["_id"]], occurrences(each["content"]), [MESSAGE]) for each in store.messages]
+    )
+    recall = Recall(store.recall)
+    found = await recall.search("ada", "dog", limit=2, distinct=True)
+    said = [hit.row["content"].lower().split() for hit in found.hits]
+    assert said == [["good", "dog"], store.messages[40]["content"].split()]
+    assert len((await recall.search("ada", "dog", limit=20)).hits) == 20
