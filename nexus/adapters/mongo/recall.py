@@ -218,14 +218,17 @@ class MongoRecall(Operations):
     async def status(self, owner_key: str | None = None) -> IndexStatus:
         """The states of an owner's messages, or of all."""
         owner = {} if owner_key is None else {"owner_key": {"$eq": owner_key}}
+        # First what is to be done: what becomes of it meanwhile is counted behind it.
+        waiting = await self._count({**owner, "recall.work": WORDS})
+        meaning_waiting = await self._count({**owner, "recall.work": MEANING})
         failed = {**owner, "recall.work": _FAILED}
         faults = await read_page(self._messages, failed, _FAULT, _LAST_FAILED_FIRST, _FAULTS_SHOWN)
         return IndexStatus(
             indexed=await self._count({**owner, **IS_PLACED}),
-            waiting=await self._count({**owner, "recall.work": WORDS}),
+            waiting=waiting,
             failed=await self._count(failed),
             unmarked=await self._count({**owner, **_UNMARKED}),
-            meaning_waiting=await self._count({**owner, "recall.work": MEANING}),
+            meaning_waiting=meaning_waiting,
             faults={str(row.get("id") or id_text(row["_id"])): row["recall"]["failed"] for row in faults},
         )
 
