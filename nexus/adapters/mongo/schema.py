@@ -122,6 +122,11 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
     "configurations": [IndexModel([("environment", ASCENDING)], name="one_per_environment", unique=True)],
     "tools": [IndexModel([("name", ASCENDING)], name="one_per_name", unique=True)],
     "session_states": [IndexModel(_SESSION, name="one_per_session", unique=True)],
+    "facts": [
+        IndexModel([("owner_key", ASCENDING), ("id", ASCENDING)], name="one_per_statement", unique=True),
+        IndexModel([("owner_key", ASCENDING), ("said_at", DESCENDING), ("id", DESCENDING)], name="latest_statements"),
+    ],
+    "constraints": [IndexModel([("owner_key", ASCENDING), ("place", ASCENDING)], name="one_per_place", unique=True)],
     "turns": [
         IndexModel([*_SESSION, ("turn_number", DESCENDING)], name="one_per_number", unique=True),
         # The run comes before the session, because a message of a run need not say where it belongs.

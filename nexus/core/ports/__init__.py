@@ -25,6 +25,10 @@ from nexus.core.ports.memory import TurnSource as TurnSource
 from nexus.core.ports.memory import TurnStore as TurnStore
 from nexus.core.ports.model import LanguageModel as LanguageModel
 from nexus.core.ports.model import TokenCounter as TokenCounter
+from nexus.core.ports.person import ConstraintSource as ConstraintSource
+from nexus.core.ports.person import ConstraintStore as ConstraintStore
+from nexus.core.ports.person import FactSource as FactSource
+from nexus.core.ports.person import FactStore as FactStore
 from nexus.core.ports.recall import Embedder as Embedder
 from nexus.core.ports.recall import RecallIndex as RecallIndex
 from nexus.core.ports.recall import RecallSource as RecallSource

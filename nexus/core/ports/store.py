@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Row
 from nexus.core.ports.memory import MemoryStore, TurnStore
+from nexus.core.ports.person import ConstraintStore, FactStore
 from nexus.core.ports.recall import RecallIndex
 from nexus.core.ports.retention import RetentionStore
 from nexus.core.working_memory import Tail
@@ -261,6 +262,14 @@ class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
     @property
     def recall(self) -> RecallIndex:
         """The index of long-term memory."""
+
+    @property
+    def facts(self) -> FactStore:
+        """Where statements about persons are kept."""
+
+    @property
+    def constraints(self) -> ConstraintStore:
+        """Where constraints are kept."""
 
 
 class TransferStore(Protocol):

@@ -73,6 +73,8 @@ class AgentInput:
         most_todos: so many of the TODO list are shown; None for all.
         cut: tags of the blocks of whose text only the beginning is given.
         recall: `[RECALL]`; None for none.
+        constraints: `[CONSTRAINTS]`, the last part of the pinned block; nothing for none.
+        mood: `[MOOD]`; None for none.
     """
 
     window: Window
@@ -91,6 +93,8 @@ class AgentInput:
     most_todos: int | None = None
     cut: frozenset[str] = frozenset()
     recall: Block | None = None
+    constraints: Sequence[Block] = ()
+    mood: Block | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +314,10 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
     current = Block("INPUT", "user", escape(given.current_input), source_of(given.input_id), escaped=escape.marked)
     summary = summary_block(snapshot) if snapshot else []
     whole = _Parts(given.remembered, past, given.role, given.state, summary, todos=given.most_todos)
-    parts, weights = _fit([*opening, current], whole, room) if room else (whole, None)
-    shown, pinned = past.messages[parts.start :], parts.pinned
+    mood = [given.mood] if given.mood else []
+    fixed = [*opening, *given.constraints, *mood, current]
+    parts, weights = _fit(fixed, whole, room) if room else (whole, None)
+    shown, pinned = past.messages[parts.start :], [*parts.pinned, *given.constraints]
     position = pinned_position(shown, given.placement, given.pinned_from_end)
     before = [*parts.turns, *parts.summary]
     if not given.memory_missing:
@@ -329,7 +335,7 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
     older = [LeftOut(OLDER, "HISTORY", Why.TOO_MANY)] if window.cut and not dropped else []
     assembled = assemble(
         "agent",
-        [*opening, *before, *passages, *recall, current],
+        [*opening, *before, *passages, *recall, *mood, current],
         rows={
             "fetched": window.fetched,
             "merged": window.left_out + len(window.messages),

@@ -47,6 +47,8 @@ class DialogueInput:
         input_id: id of the input's message.
         cut: tags of the blocks of whose text only the beginning is given.
         recall: `[RECALL]`; None for none.
+        constraints: `[CONSTRAINTS]`; nothing for none.
+        mood: `[MOOD]`; None for none.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -63,6 +65,8 @@ class DialogueInput:
     input_id: str = ""
     cut: frozenset[str] = frozenset()
     recall: Block | None = None
+    constraints: Sequence[Block] = ()
+    mood: Block | None = None
 
 
 def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
@@ -95,7 +99,7 @@ def _bounded(given: DialogueInput, bounds: Bounds) -> DialogueInput:
 
 
 def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whole: Dropped = None) -> Assembled:
-    """The five messages, or six with `[RECALL]`; with a measure the manifest has tokens."""
+    """The five messages, and those of blocks that not every context has; with a measure the manifest has tokens."""
     memory = MemoryFormatter.render(
         given.history,
         given.history_size,
@@ -108,7 +112,9 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whol
         _capabilities(given.tools),
         memory.block,
         FriendsInfoFormatter.render(given.user_profile, given.default_profile),
+        *given.constraints,
         *([given.recall] if given.recall else []),
+        *([given.mood] if given.mood else []),
         MomentFormatter.render(
             given.current_input, given.timestamp_utc, given.timezone_offset, sources=source_of(given.input_id)
         ),

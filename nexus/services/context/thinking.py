@@ -45,6 +45,8 @@ class ThinkingInput:
         input_id: id of the input's message.
         cut: tags of the parts of whose text only the beginning is given.
         recall: `[RECALL]`; None for none.
+        constraints: `[CONSTRAINTS]`; nothing for none.
+        mood: `[MOOD]`; None for none.
     """
 
     current_input: str
@@ -55,6 +57,8 @@ class ThinkingInput:
     input_id: str = ""
     cut: frozenset[str] = frozenset()
     recall: Block | None = None
+    constraints: Sequence[Block] = ()
+    mood: Block | None = None
 
 
 def instructions() -> list[Block]:
@@ -115,7 +119,9 @@ def assemble_thinking(given: ThinkingInput, measure: Measure | None = None, whol
         *_task_part(given.remembered),
         *_workspace_part(given.workspace),
         *_turns_part(given.remembered),
+        *given.constraints,
         *([given.recall] if given.recall else []),
+        *([given.mood] if given.mood else []),
         *_input_part(given.current_input, given.remembered, source_of(given.input_id)),
         *_rounds_part(given.rounds, given.rounds_dropped),
     ]

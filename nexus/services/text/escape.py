@@ -166,6 +166,8 @@ BLOCK_TAGS: Final = (
     "CONVERSATION_SUMMARY",
     "CONTEXT_META",
     "RECALL",
+    "CONSTRAINTS",
+    "MOOD",
 )
 ELEMENTS: Final = ("human_input", "current_time")
 TOOL_USE: Final = "tool_use"

@@ -23,6 +23,7 @@ from nexus.core.ports.store import (
 from nexus.core.working_memory import Tail
 from nexus.services.memory.search import place_of, tool_of
 from tests.nexus.support.fake_memory import FakeMemoryStore
+from tests.nexus.support.fake_person import FakeConstraints, FakeFacts
 from tests.nexus.support.fake_recall import FakeRecall
 from tests.nexus.support.fake_retention import FakeRetention
 from tests.nexus.support.fake_turns import FakeTurns
@@ -58,6 +59,8 @@ class FakeStore:
         self.memory = FakeMemoryStore(self._ask)
         self.retention = FakeRetention(self, self._ask)
         self.recall = FakeRecall(self, self._ask)
+        self.facts = FakeFacts(self._ask)
+        self.constraints = FakeConstraints(self._ask)
 
     def plant(self, collection: str, documents: Sequence[Row]) -> None:
         """Store any documents, as another program would."""

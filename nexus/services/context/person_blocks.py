@@ -1,0 +1,35 @@
+"""`[CONSTRAINTS]` and `[MOOD]` (contract §15). Pure.
+
+- Constraints are shown word for word, each once; nothing shortens the block or leaves it out.
+- Further lines of a constraint are indented, and it is escaped, so that no text can pass for another one.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from nexus.core.person import Constraint, ConstraintKind
+from nexus.services.context.blocks import Block
+from nexus.services.text.escape import CountingEscape, canonical, escape_together
+
+CONSTRAINTS: Final = "CONSTRAINTS"
+_HEAD: Final = "[CONSTRAINTS count={count}]\nThese hold for every answer until they are taken back, word for word:\n\n"
+_KINDS: Final[dict[ConstraintKind, str]] = {
+    "must": "Must",
+    "must_not": "Must not",
+    "format": "Format",
+    "scope": "Scope",
+}
+
+
+def constraints_block(constraints: Sequence[Constraint]) -> list[Block]:
+    """`[CONSTRAINTS]` with these constraints in their order, each text and kind once; nothing for none."""
+    shown = {(each.kind, canonical(each.text).strip()): each for each in reversed(constraints)}
+    kept = [each for each in constraints if shown[each.kind, canonical(each.text).strip()] is each]
+    if not kept:
+        return []
+    escape = CountingEscape()
+    texts = escape_together([canonical(each.text).strip() for each in kept], escape)
+    lines = [f"- {_KINDS[each.kind]}: {text}".replace("\n", "\n  ") for each, text in zip(kept, texts, strict=True)]
+    sources = dict.fromkeys(each.source_message_id for each in kept if each.source_message_id)
+    text = _HEAD.format(count=len(kept)) + "\n".join(lines)
+    return [Block(CONSTRAINTS, "user", text, tuple(sources), escaped=escape.marked)]
