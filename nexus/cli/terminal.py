@@ -44,7 +44,7 @@ from nexus.core.ports.store import TransferableStore
 from nexus.core.wire import explain
 from nexus.core.working_memory import WHOLE
 from nexus.log import configure_logging
-from nexus.services.session_state.merge import read_session_id
+from nexus.services.history.rows import read_session_id
 from nexus.services.text.escape import PINNED_TAGS
 
 _Result = TypeVar("_Result")

@@ -32,10 +32,10 @@ from nexus.services.history.rows import (
     owner_mismatch,
     parse_offset,
     read_agent,
+    read_session_id,
     row_of,
     unknown_value,
 )
-from nexus.services.session_state.merge import read_session_id
 from nexus.services.session_state.state import SessionState, State, read_state
 from nexus.services.text.escape import canonical
 

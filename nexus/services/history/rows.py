@@ -16,10 +16,14 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import (
     ABOUT_RESULT,
     AGENT_ID,
+    AMBIGUOUS_ID,
+    DEFAULT_SESSION,
     INTERNAL,
+    MAX_ID_CHARS,
     Message,
     Role,
     Topics,
+    is_ambiguous,
     is_internal,
     named_agent,
     to_milliseconds,
@@ -114,6 +118,18 @@ def unknown_value(where: str, value: Any, allowed: Iterable[str]) -> str:
     """The reason that a value is none of those allowed."""
     shown = repr(value[:_SHOWN_CHARS]) if isinstance(value, str) else f"a JSON {type(value).__name__}"
     return f"{where}: {shown} is unknown; allowed: {', '.join(allowed)}"
+
+
+def read_session_id(metadata: Mapping[str, Any], where: str = "metadata.session_id") -> str:
+    """The session that a message or a run names, else the default one; ValueError where what it names is none."""
+    session = metadata.get("session_id")
+    if session is None:
+        return DEFAULT_SESSION
+    if not isinstance(session, str) or not 1 <= len(session) <= MAX_ID_CHARS:
+        raise ValueError(f"{where}: a text of 1 to {MAX_ID_CHARS} characters is needed")
+    if is_ambiguous(session):
+        raise ValueError(f"{where}: {AMBIGUOUS_ID}")
+    return session
 
 
 def _text(given: Mapping[str, Any], name: str) -> str:

@@ -20,9 +20,8 @@ from nexus.core.signing import FIELD, Signing
 from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, decode, encode
 from nexus.services.context.request import REPLY_TO, reply_suffix
 from nexus.services.history.parts import CALL_IDS
-from nexus.services.history.rows import BEFORE_ALL, REVISION, internal_marks
+from nexus.services.history.rows import BEFORE_ALL, REVISION, internal_marks, read_session_id
 from nexus.services.history.tool_calls import as_id, given_arguments
-from nexus.services.session_state.merge import read_session_id
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
 
 _KEY_CHARS: Final = 32

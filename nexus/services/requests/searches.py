@@ -15,9 +15,8 @@ from nexus.core.ports.store import LEFT_OUT
 from nexus.core.recall import Found, Hit
 from nexus.core.wire import compact
 from nexus.services.context.request import Deadline
-from nexus.services.history.rows import chars_of, invalid_request
+from nexus.services.history.rows import chars_of, invalid_request, read_session_id
 from nexus.services.recall.texts import text_of
-from nexus.services.session_state.merge import read_session_id
 from nexus.services.tools.memory_tools import SearchMemory, read_search
 
 # Of a query.

@@ -24,7 +24,6 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-from nexus.core.models import AMBIGUOUS_ID, DEFAULT_SESSION, MAX_ID_CHARS, is_ambiguous
 from nexus.services.session_state.state import (
     LISTS,
     MOST_SUB_AGENTS,
@@ -144,18 +143,6 @@ def read_change(content: Any, at: datetime, message_id: str) -> Change:
         case _:
             cleared = dict.fromkeys(_parts(content.get("parts")), False)
             return Change(_stamp(at, _REPLACES, message_id), cleared)
-
-
-def read_session_id(metadata: Mapping[str, Any], where: str = "metadata.session_id") -> str:
-    """The session that a message or a run names, else the default one; ValueError where what it names is none."""
-    session = metadata.get("session_id")
-    if session is None:
-        return DEFAULT_SESSION
-    if not isinstance(session, str) or not 1 <= len(session) <= MAX_ID_CHARS:
-        raise ValueError(f"{where}: a text of 1 to {MAX_ID_CHARS} characters is needed")
-    if is_ambiguous(session):
-        raise ValueError(f"{where}: {AMBIGUOUS_ID}")
-    return session
 
 
 def _stamp(at: datetime, kind: str, message_id: str) -> str:

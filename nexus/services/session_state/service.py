@@ -19,8 +19,9 @@ from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Message, trusted_time
 from nexus.core.ports import SessionStateStore
 from nexus.core.ports.store import Settled
+from nexus.services.history.rows import read_session_id
 from nexus.services.session_queue import Key, SessionQueue
-from nexus.services.session_state.merge import Change, apply, read_change, read_session_id, state_in
+from nexus.services.session_state.merge import Change, apply, read_change, state_in
 from nexus.services.session_state.state import SessionState
 
 _log = structlog.get_logger(__name__)

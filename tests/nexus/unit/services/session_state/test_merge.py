@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import Message
-from nexus.services.session_state.merge import Change, Document, apply, read_change, read_session_id, state_in
+from nexus.services.history.rows import read_session_id
+from nexus.services.session_state.merge import Change, Document, apply, read_change, state_in
 from nexus.services.session_state.state import SessionState, Todo, TodoStatus, read_state
 
 pytestmark = pytest.mark.heavy
