@@ -388,7 +388,7 @@ class _Pass:
 def _entries(owner_key: str, rows: Mapping[Place, Row], language: Language) -> list[Entry]:
     """What the index has of these rows."""
     found = ((place, findable(row, language)) for place, row in rows.items())
-    return [Entry(owner_key, place, each.terms, each.flags) for place, each in found if each]
+    return [each.at(owner_key, place) for place, each in found if each]
 
 
 def _summarised(headers: Iterable[Row], before: datetime) -> list[Row]:

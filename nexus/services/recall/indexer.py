@@ -187,7 +187,7 @@ class Indexer:
         places = await self._index.give_places([row for row, _ in kept])
         # A row without a place was removed meanwhile; one that is only not read yet stays due.
         kept = [(row, each) for row, each in kept if row["_id"] in places]
-        entries = [Entry(row["owner_key"], places[row["_id"]], each.terms, each.flags) for row, each in kept]
+        entries = [each.at(row["owner_key"], places[row["_id"]]) for row, each in kept]
         await self._index.write(entries)
         await self._index.finish([row for row, _ in kept], next_work=MEANING if self._embedder else None)
         await self._index.finish([row for row, each in zip(rows, found, strict=True) if not each])

@@ -18,7 +18,7 @@ from nexus.services.text.escape import one_line
 
 # Terms of a question: of one with more, or with more characters, those of its beginning and its end. Terms of as many
 # characters as an input may have would hold up the loop for a quarter of a second.
-_MOST_TERMS: Final = 64
+_MOST_ASKED: Final = 64
 _MOST_CHARS: Final = 2_048
 # How long the meaning of a question is waited for: an endpoint that hangs is not to keep words from finding.
 _MEANING_S: Final = 1.5
@@ -125,8 +125,8 @@ def _distinct(hits: Sequence[Hit]) -> list[Hit]:
 def question_terms(question: str, language: Language = "english") -> list[str]:
     """The terms of a question, each once; of a long one those of its beginning and its end."""
     terms = [*dict.fromkeys(terms_of(_ends_of(question), language))]
-    half = _MOST_TERMS // 2
-    return terms if len(terms) <= _MOST_TERMS else [*terms[:half], *terms[-half:]]
+    half = _MOST_ASKED // 2
+    return terms if len(terms) <= _MOST_ASKED else [*terms[:half], *terms[-half:]]
 
 
 def _ends_of(question: str) -> str:

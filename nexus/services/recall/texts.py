@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from nexus.core.models import Row, is_internal
-from nexus.core.recall import Language, Occurrence
+from nexus.core.recall import Entry, Language, Occurrence, Place
 from nexus.services.history.messages import HistoryMessage, messages_of
 from nexus.services.history.tool_calls import annotate
 from nexus.services.recall.terms import flags_of, occurrences
@@ -26,6 +26,10 @@ class Findable(NamedTuple):
 
     terms: Mapping[str, Occurrence]
     flags: list[str]
+
+    def at(self, owner_key: str, place: Place) -> Entry:
+        """The entry of the index for a row of the owner at this place."""
+        return Entry(owner_key, place, self.terms, self.flags)
 
 
 def findable(row: Row, language: Language = "english") -> Findable | None:
