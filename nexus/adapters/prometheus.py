@@ -39,6 +39,10 @@ _RESULTS: Final[Mapping[str, tuple[str, Mapping[Event, str]]]] = {
         "Changes of sessions by what became of them.",
         {Event.STATE_RECORDED: "recorded", Event.STATE_REFUSED: "refused", Event.STATE_LOST: "lost"},
     ),
+    "nexus_facts": (
+        "Messages with facts by what became of them.",
+        {Event.FACTS_RECORDED: "recorded", Event.FACTS_REFUSED: "refused", Event.FACTS_LOST: "lost"},
+    ),
     "nexus_turns": (
         "Turns by what became of them.",
         {
@@ -93,6 +97,7 @@ _QUEUES: Final = {
     Reading.WAITING_REFUSALS: "refusals",
     Reading.UNWRITTEN_ROWS: "rows",
     Reading.UNWRITTEN_STATES: "states",
+    Reading.UNWRITTEN_FACTS: "facts",
     Reading.UNWRITTEN_TURNS: "turns",
     Reading.UNFINISHED_CALLS: "calls",
 }

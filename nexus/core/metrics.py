@@ -28,6 +28,9 @@ class Event(StrEnum):
     # A change of a session's state was accepted, and the state would have become too large with it.
     STATE_REFUSED = "state_refused"
     STATE_LOST = "state_lost"  # a change of a session's state was not stored when the service ended
+    FACTS_RECORDED = "facts_recorded"  # the facts of a message were stored, or were there already
+    FACTS_REFUSED = "facts_refused"  # a message with facts was accepted, and its owner has too many
+    FACTS_LOST = "facts_lost"  # the facts of a message were not stored when the service ended
     TURN_BEGUN = "turn_begun"
     TURN_CLOSED = "turn_closed"  # a turn was seen to be over, and summarised by rules
     TURN_SUMMARISED = "turn_summarised"
@@ -86,6 +89,7 @@ class CallOutcome(StrEnum):
 class Part(StrEnum):
     """A part of a context that can be missing."""
 
+    FACTS = "facts"
     HISTORY = "history"
     PROFILE = "profile"
     RECALL = "recall"
@@ -115,6 +119,7 @@ class Reading(StrEnum):
     WAITING_REFUSALS = "waiting_refusals"  # requests that wait for the answer OVERLOADED
     UNWRITTEN_ROWS = "unwritten_rows"  # rows that were accepted and are not written
     UNWRITTEN_STATES = "unwritten_states"  # changes of sessions' states that were accepted and are not stored
+    UNWRITTEN_FACTS = "unwritten_facts"  # messages with facts that were accepted and are not stored
     UNWRITTEN_TURNS = "unwritten_turns"  # turns that were begun and are not kept
     UNFINISHED_CALLS = "unfinished_calls"  # calls of memory tools that were accepted and have no result
     BUS_RECONNECTS = "bus_reconnects"  # how often the subscription was opened anew. Never falls

@@ -60,7 +60,7 @@ class Fact(_Stored):
     Attributes:
         evidence: ids of all messages that support it, sorted.
         support: in how many sessions it was said.
-        valid_from: when it was said first; None for a derived one without enough support, which is not shown.
+        valid_from: when it was said, a derived one when the second session said it; None for one without that support.
         valid_to: when it was superseded or taken back; None while it holds.
         supersedes: id of the fact that held before; None for none.
     """

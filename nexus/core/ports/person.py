@@ -48,10 +48,31 @@ class FactSource(Protocol):
     """The facts as contexts and tools use them."""
 
     async def facts(self, owner_key: str) -> list[Fact]:
-        """What holds of the owner, by topic and sub-topic, in every order of statements the same.
+        """The owner's facts by topic and sub-topic, the same for every order of statements.
+
+        Those that held before, or never had enough support, are among them (`Fact.holds`). Changes that this replica
+        has accepted before are in them.
 
         Raises:
             StoreUnavailableError: they cannot be read now.
+        """
+
+    async def remember(  # noqa: PLR0917  # the arguments of the tool, and where they come from
+        self,
+        owner_key: str,
+        session_id: str,
+        call_id: str,
+        topic: str,
+        value: str,
+        sub_topic: str = "",
+        evidence: Sequence[str] = (),
+    ) -> list[Fact]:
+        """Keep an explicit statement, once for each `call_id`. Returns the facts of its topic and sub-topic then.
+
+        Raises:
+            ValueError: a text is empty or too long; it names the field and what is allowed.
+            StoreRejectedError: the owner has too many statements.
+            StoreUnavailableError: it may be kept or not.
         """
 
 
