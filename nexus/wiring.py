@@ -25,7 +25,7 @@ from nexus.config.loading import with_stored
 from nexus.config.sources import origins
 from nexus.connections import Transport
 from nexus.core.ports import Bus, Embedder, LanguageModel, Row, Store, Subscription, TokenCounter
-from nexus.services.context.bounds import Shares
+from nexus.services.context.bounds import Share, Shares
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.memory.compactor import CompactionSettings, Compactor
@@ -291,9 +291,8 @@ def builder_settings(settings: Settings) -> BuilderSettings:
             "agent": layouts.agent.max_tokens,
             "thinking": layouts.thinking.max_tokens,
         },
-        turn_share=layouts.agent.shares.turn_memory,
-        pinned_share=layouts.agent.shares.pinned,
         shares=Shares(**memory.shares.model_dump()),
+        budget={name: Share(**share.model_dump()) for name, share in memory.budget.shares.items()},
         compact_at=memory.compact_at,
         compact_to=memory.compact_to,
         summary_max_tokens=memory.summary_max_tokens,

@@ -148,7 +148,6 @@ class ContextSettings(_Section):
 
 # A smaller window would not hold the instructions of a layout alone.
 _Window = Annotated[int, Field(ge=1_000, le=10_000_000)]
-_Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class PlainLayoutSettings(_Section):
@@ -158,19 +157,11 @@ class PlainLayoutSettings(_Section):
     recall: bool = False
 
 
-class AgentSharesSettings(_Section):
-    """How much of the window some blocks of the agent layout take at most (contract §7)."""
-
-    turn_memory: _Share = 0.1
-    pinned: _Share = 0.2
-
-
 class AgentLayoutSettings(_Section):
     """The layout for tool-using agents (contract §5)."""
 
     max_tokens: _Window | None = None
     recall: bool = False
-    shares: AgentSharesSettings = AgentSharesSettings()
     history_messages: int = Field(default=1_000, ge=1, le=10_000)
     placement: Literal["from_end", "before_assistant", "tail"] = "from_end"
     pinned_from_end: int = Field(default=5, ge=0, le=1_000)
@@ -196,7 +187,7 @@ _FixedShare = Annotated[float, Field(ge=0.05, le=1)]
 
 
 class MemorySharesSettings(_Section):
-    """How much of the window the blocks take at most that always stay, and recalled messages (contract §11, §14)."""
+    """How much of the window the blocks take at most that always stay (contract §11)."""
 
     instructions: _FixedShare = 0.3
     role: _FixedShare = 0.1
@@ -205,8 +196,111 @@ class MemorySharesSettings(_Section):
     working_memory: Annotated[float, Field(ge=0.15, le=1)] = 0.2
     profile: _FixedShare = 0.1
     workspace: _FixedShare = 0.3
-    rounds: _FixedShare = 0.5
-    recall: _FixedShare = 0.1
+
+
+_Floor = Annotated[float, Field(ge=0, le=1)]
+_Priority = Annotated[int, Field(ge=0, le=100)]
+
+
+class ShareSettings(_Section):
+    """What a block has of the window when room is short, and what it takes at most; the higher priority grows first."""
+
+    floor: _Floor = 0.05
+    ceiling: _FixedShare = 0.1
+    priority: _Priority = 0
+
+
+class HistoryShareSettings(ShareSettings):
+    """Messages of the session or owner."""
+
+    floor: _Floor = 0.2
+    ceiling: _FixedShare = 1.0
+    priority: _Priority = 30
+
+
+class RecallShareSettings(ShareSettings):
+    """`[RECALL]`."""
+
+    floor: _Floor = 0.0
+    priority: _Priority = 10
+
+
+class FactsShareSettings(ShareSettings):
+    """Facts in `[FRIENDS_INFO]`."""
+
+    priority: _Priority = 40
+
+
+class ConstraintsShareSettings(_Section):
+    """`[CONSTRAINTS]`, which is never cut: more than the ceiling is refused when it is set."""
+
+    ceiling: _FixedShare = 0.1
+
+
+class TurnsShareSettings(ShareSettings):
+    """`[TURN_MEMORY]` of the agent layout."""
+
+    priority: _Priority = 20
+
+
+class NotesShareSettings(ShareSettings):
+    """Useful information and folder notes."""
+
+    ceiling: _FixedShare = 0.2
+    priority: _Priority = 50
+
+
+class SummaryShareSettings(ShareSettings):
+    """`[CONVERSATION_SUMMARY]`."""
+
+    floor: _Floor = 0.1
+    ceiling: _FixedShare = 1.0
+    priority: _Priority = 60
+
+
+class RoundsShareSettings(ShareSettings):
+    """Rounds of thought."""
+
+    floor: _Floor = 0.1
+    ceiling: _FixedShare = 0.5
+    priority: _Priority = 70
+
+
+class ResultsShareSettings(ShareSettings):
+    """Tool results of the run itself."""
+
+    floor: _Floor = 0.1
+    ceiling: _FixedShare = 1.0
+    priority: _Priority = 80
+
+
+class BudgetSettings(_Section):
+    """How the window is shared out among the blocks that can grow, in all layouts (contract §15)."""
+
+    history: HistoryShareSettings = HistoryShareSettings()
+    recall: RecallShareSettings = RecallShareSettings()
+    facts: FactsShareSettings = FactsShareSettings()
+    constraints: ConstraintsShareSettings = ConstraintsShareSettings()
+    turns: TurnsShareSettings = TurnsShareSettings()
+    notes: NotesShareSettings = NotesShareSettings()
+    summary: SummaryShareSettings = SummaryShareSettings()
+    rounds: RoundsShareSettings = RoundsShareSettings()
+    results: ResultsShareSettings = ResultsShareSettings()
+
+    @property
+    def shares(self) -> dict[str, ShareSettings]:
+        """Those of the blocks that are cut where room is short."""
+        return {name: share for name, share in self if isinstance(share, ShareSettings)}
+
+    def conflicts(self) -> Iterator[str]:
+        """As `Settings.conflicts`."""
+        shares = self.shares
+        for name, share in shares.items():
+            if share.floor > share.ceiling:
+                yield f"memory.budget.{name}.floor: {share.floor} is allowed only up to its ceiling, {share.ceiling}"
+        together = round(sum(share.floor for share in shares.values()) + self.constraints.ceiling, 6)
+        if together > 1:
+            yield f"memory.budget: the floors and constraints.ceiling are {together} together; at most 1 is allowed"
 
 
 class MemorySettings(_Section):
@@ -220,6 +314,7 @@ class MemorySettings(_Section):
     working_memory: bool = True
     context_window: _Window = 128_000
     shares: MemorySharesSettings = MemorySharesSettings()
+    budget: BudgetSettings = BudgetSettings()
     tokenizer: Literal["o200k_base", "cl100k_base", "o200k_harmony", "llama3", "qwen3"] = "o200k_base"
     count_tokens: Literal["needed", "always"] = "needed"
     compact_at: float = Field(default=0.75, ge=0.1, le=0.95)
@@ -351,6 +446,7 @@ class Settings(Sections):
             yield _NO_KEY
         if memory.compact_to >= memory.compact_at:
             yield f"memory.compact_to: {memory.compact_to} is allowed only below memory.compact_at, {memory.compact_at}"
+        yield from memory.budget.conflicts()
         if not recall.enabled:
             yield from (f"layouts.{name}.recall: needs recall.enabled" for name in sorted(self.layouts.with_recall))
         if bool(llm.base_url.get_secret_value()) != bool(llm.model):

@@ -33,6 +33,10 @@ _MULTIPLES: Final[Mapping[str, Mapping[str, float]]] = {
     "tokens": {"k": 1_000},
 }
 _WITH_UNIT: Final = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([A-Za-z]{1,12})\s*")
+# Keys of a release before, and where to set now what they set.
+_MOVED: Final = {
+    "layouts.agent.shares": "memory.budget.turns.ceiling (turn_memory) and memory.budget.notes.ceiling (pinned)",
+}
 _KINDS: Final = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "a text"}
 
 
@@ -64,6 +68,8 @@ def _section(place: Iterable[str]) -> tuple[type[BaseModel], str]:
 
 def _line(place: Sequence[str], fault: Mapping[str, Any], source: Callable[[Sequence[str]], str]) -> str:
     match fault["type"]:
+        case "extra_forbidden" if now := _MOVED.get(".".join(place)):
+            reason = f"is set by {now} now"
         case "extra_forbidden" | "invalid_key":
             reason = f"unknown; allowed: {', '.join(allowed_keys(place[:-1]))}"
         case "model_type":

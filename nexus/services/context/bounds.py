@@ -1,4 +1,4 @@
-"""Bounds for the texts that always stay, and recalled ones: each has a share of the window (`memory.shares`). Pure.
+"""How much of the window each block may take (`memory.shares`, `memory.budget`). Pure.
 
 - A text is cut before it is escaped: no mark is cut in half.
 - It is cut behind a line, a sentence or a word where there is one near, and ends with a line that says how much of it
@@ -8,7 +8,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from nexus.services.text.escape import PARTING, canonical
 from nexus.services.text.sentences import break_near
@@ -25,8 +25,7 @@ _STEPS: Final = 64
 class Shares:
     """Parts of the window that blocks take at most, from 0 to 1.
 
-    `instructions` are an agent's own, `working_memory` the overview and the list of details; `recall` does not always
-    stay.
+    `instructions` are an agent's own, `working_memory` the overview and the list of details. All of these always stay.
     """
 
     instructions: float = 0.3
@@ -36,8 +35,6 @@ class Shares:
     working_memory: float = 0.2
     profile: float = 0.1
     workspace: float = 0.3
-    rounds: float = 0.5
-    recall: float = 0.1
 
     def tokens(self, limit: int) -> dict[str, int]:
         """Tokens of each block by its tag, for a context of at most `limit` tokens."""
@@ -50,10 +47,32 @@ class Shares:
             "WORKING_MEMORY": self.working_memory,
             "FRIENDS_INFO": self.profile,
             "WORKSPACE_CONTEXT": self.workspace,
-            "THINKING_ROUNDS": self.rounds,
-            "RECALL": self.recall,
         }
         return {tag: int(limit * share) for tag, share in of_tags.items()}
+
+
+class Share(NamedTuple):
+    """Parts of the window, from 0 to 1: what a block has where room is short, and what it takes at most.
+
+    Beyond the floors the block with the highest priority grows first.
+    """
+
+    floor: float
+    ceiling: float
+    priority: int
+
+
+# By default. Of two with one priority the first grows first.
+BUDGET: Final[Mapping[str, Share]] = {
+    "history": Share(0.2, 1.0, 30),
+    "recall": Share(0.0, 0.1, 10),
+    "facts": Share(0.05, 0.1, 40),
+    "turns": Share(0.05, 0.1, 20),
+    "notes": Share(0.05, 0.2, 50),
+    "summary": Share(0.1, 1.0, 60),
+    "rounds": Share(0.1, 0.5, 70),
+    "results": Share(0.1, 1.0, 80),
+}
 
 
 class Bounds:

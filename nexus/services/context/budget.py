@@ -16,7 +16,7 @@ from nexus.core.models import LeftOut, Why
 from nexus.core.ports import TokenCounter
 from nexus.core.wire import compact
 from nexus.services.context.blocks import Assembled, Dropped, Weights, dropped_by, number_of
-from nexus.services.context.bounds import Bounds, Shares, largest
+from nexus.services.context.bounds import BUDGET, Bounds, Share, Shares, largest
 from nexus.services.context.memory_blocks import MOST_TOKENS, Meta, meta_block
 from nexus.services.text.tokens import ByteBound, Measure
 
@@ -40,6 +40,8 @@ _BELOW: Final = 0.9
 _NO_LIMIT: Final = 1 << 62
 # The largest parts of a context are named where it is too large.
 _NAMED_PARTS: Final = 5
+# Blocks that can grow and are bounded when they are made.
+_GROWING: Final = {"RECALL": "recall", "THINKING_ROUNDS": "rounds"}
 _LEFT_OUT: Final = (
     "(left out: a result of {count} characters, for which there was no room in the context; what is needed of it has "
     "to be asked for in smaller parts)"
@@ -63,17 +65,16 @@ class WindowSettings:
     Attributes:
         context_window: tokens of the model's window, unless a request names another.
         max_tokens: by layout, the most tokens of a context; by default the window.
-        turn_share, pinned_share: parts of that which `[TURN_MEMORY]` and the pinned block take at most.
-        shares: parts of it which the blocks take at most that always stay.
+        shares: parts of that which the blocks take at most that always stay.
+        budget: how it is shared out among the blocks that can grow.
         compact_at, compact_to: the part of the window at which a session is compacted, and to which it is.
         summary_max_tokens: the longest summary.
     """
 
     context_window: int = 128_000
     max_tokens: Mapping[str, int | None] = field(default_factory=dict)
-    turn_share: float = 0.1
-    pinned_share: float = 0.2
     shares: Shares = field(default_factory=Shares)
+    budget: Mapping[str, Share] = field(default_factory=lambda: BUDGET)
     compact_at: float = 0.75
     compact_to: float = 0.4
     summary_max_tokens: int = 1_500
@@ -85,7 +86,9 @@ class WindowSettings:
 
     def room(self, measure: Measure, limit: int, taken: int) -> Room:
         """The room for the messages of a layout, beside `taken` tokens."""
-        return Room(measure, max(limit - taken, 0), int(limit * self.turn_share), int(limit * self.pinned_share))
+        return Room(
+            measure, max(limit - taken, 0), *(int(limit * self.budget[name].ceiling) for name in ("turns", "notes"))
+        )
 
     def is_heavy(self, weights: Weights, taken: int, limit: int) -> bool:
         """Whether the session is to be compacted.
@@ -152,13 +155,15 @@ class Budget:
         tools: Sequence[_Message],
         run: Sequence[dict[str, Any]] = (),
         shares: Shares | None = None,
+        blocks: Mapping[str, Share] = BUDGET,
         always: bool = False,
     ) -> Self:
         """The budget of a context in that layout and format; `always` to count contexts that surely fit, too."""
         is_agent = layout == "agent"
         measure = Measure(counter, form) if counter else None
         bound = Measure(ByteBound(counter), form) if counter and not (always or is_agent) else None
-        bounds = Bounds(measure, (shares or Shares()).tokens(limit)) if measure else None
+        ceilings = {tag: int(limit * blocks[name].ceiling) for tag, name in _GROWING.items()}
+        bounds = Bounds(measure, {**(shares or Shares()).tokens(limit), **ceilings}) if measure else None
         return cls(limit, tools, run, measure, bound, is_agent, bounds)
 
     @property

@@ -279,6 +279,7 @@ class ContextBuilder:
             tools=offered(self._sources.tools, request),
             run=run.messages if run else (),
             shares=settings.window.shares,
+            blocks=settings.window.budget,
             always=settings.count_tokens == "always",
         )
         read_until = anyio.current_time() + deadline.left_s * _GATHERING

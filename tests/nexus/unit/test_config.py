@@ -100,7 +100,8 @@ class TestExample:
     def test_every_setting_is_explained(self) -> None:
         """Each key with a value has a comment beside it."""
         lines = [line for line in EXAMPLE.read_text().splitlines() if re.match(r"\s+\w+: *[^ #]", line)]
-        assert len(lines) == len(keys_of(Settings)) - 1
+        inside = [re.findall(r"\w+: [0-9]", line.partition("#")[0]) for line in lines if ": {floor" in line]
+        assert len(lines) + sum(len(keys) - 1 for keys in inside) == len(keys_of(Settings)) - 1
         described = 'description: "About this friend - preferences, patterns, and context"'
         assert [line.strip() for line in lines if " # " not in line] in ([], [described])
 
@@ -182,10 +183,18 @@ class TestFaults:
                 f"buss: unknown; allowed: {SECTIONS}",
             ),
             ("environment: x", "environment: unknown; allowed: bus, context, database,"),
-            ("memory: {size: 3}", "memory.size: unknown; allowed: compact_at, compact_to, context_window, "),
+            ("memory: {size: 3}", "memory.size: unknown; allowed: budget, compact_at, compact_to, "),
             (
                 "user_defaults: {prompts: {friends_profile: {text: x}}}",
                 "user_defaults.prompts.friends_profile.text: unknown; allowed: content, description, editable",
+            ),
+            (
+                "layouts: {agent: {shares: {pinned: 0.1}}}",
+                "layouts.agent.shares: is set by memory.budget.turns.ceiling (turn_memory) and memory.budget.notes.c",
+            ),
+            (
+                "memory: {budget: {constraints: {floor: 0}}}",
+                "memory.budget.constraints.floor: unknown; allowed: ceiling",
             ),
             ("bus: {mode: kafka}", "bus.mode: one of pubsub, streams, memory is needed"),
             ("bus: {lease_ms: 1}", "bus.lease_ms: a whole number of milliseconds from 200 to 60000 is needed"),
@@ -208,7 +217,7 @@ class TestFaults:
             ("tools: {modules: a.b}", "tools.modules: a list of texts, as [a, b], is needed"),
             ("bus: 5", "bus: keys with values are needed; allowed: answer_ttl_s, channel_prefix, "),
             ("1: x", f"1: unknown; allowed: {SECTIONS}"),
-            ("memory: {2: x}", "memory.2: unknown; allowed: compact_at, "),
+            ("memory: {2: x}", "memory.2: unknown; allowed: budget, "),
         ],
     )
     def test_in_the_file(self, tmp_path: Path, text: str, said: str) -> None:
@@ -300,7 +309,8 @@ class TestFaults:
             ("bus.lease_ms", "1", MS),
             ("bus.max_in_flight", "9s", "a whole number from 1 to 65536 is needed"),
             ("memory.compact_at", "75%", "a number from 0.1 to 0.95 is needed"),
-            ("layouts.agent.shares.pinned", "0", "a number above 0, up to 1, is needed"),
+            ("memory.budget.notes.ceiling", "0", "a number from 0.05 to 1 is needed"),
+            ("memory.budget.notes.priority", "0.5", "a whole number from 0 to 100 is needed"),
             ("system.log_level", "loud", "one of debug, info, warning, error is needed"),
             ("system.http_host", "a b", "an address or a name of this machine is needed"),
             ("memory.working_memory", "10s", "true or false is needed"),
@@ -378,7 +388,7 @@ class TestKeysTwice:
                 "memory: {turns_shown: 5,\n 'turns_shown': 6,\n \"turns_shown\": 7}",
                 ["memory.turns_shown 1 2", "memory.turns_shown 2 3"],
             ),
-            ("layouts:\n  agent:\n    shares:\n      pinned: 1\n      pinned: 1", ["layouts.agent.shares.pinned 4 5"]),
+            ("memory:\n  budget:\n    notes:\n      floor: 0\n      floor: 0", ["memory.budget.notes.floor 4 5"]),
             ("tools:\n  modules:\n  - a: 1\n    a: 2\n  - b", ["tools.modules[0].a 3 4"]),
             ("memory: &m\n  turns_shown: 5\n  turns_shown: 6\nlayouts: *m", ["memory.turns_shown 2 3"]),
             ("memory:\n  <<: {turns_shown: 5}\n  <<: {turns_shown: 6}", ["memory.<< 2 3"]),

@@ -10,8 +10,9 @@ from nexus.config.sources import Origin, origins
 from nexus.core.errors import ConfigError
 
 FILE: Final = """
-memory: {truncate_chars: 300, turns_shown: 50, compact_at: 0.75, history_context_size: 7}
-layouts: {agent: {max_tokens: null, shares: {pinned: 0.3}}}
+memory: {truncate_chars: 300, turns_shown: 50, compact_at: 0.75, history_context_size: 7,
+  budget: {notes: {ceiling: 0.3}}}
+layouts: {agent: {max_tokens: null}}
 bus: {signing: {keys: {k1: a secret of sixteen}}}
 """
 STORED: Final[dict[str, Any]] = {
@@ -41,8 +42,8 @@ def test_each_source(tmp_path: Path, found: dict[str, Origin]) -> None:
     expected: dict[str, tuple[Any, str, str]] = {
         "memory.compact_to": (0.4, "default", ""),
         "memory.compact_at": (0.75, "file", file),
-        "layouts.agent.shares.pinned": (0.3, "file", file),
-        "layouts.agent.shares.turn_memory": (0.1, "default", ""),
+        "memory.budget.notes.ceiling": (0.3, "file", file),
+        "memory.budget.notes.floor": (0.05, "default", ""),
         "memory.keep_revisions": (100, "stored", "staging"),
         "memory.truncate_chars": (400, "stored", "staging"),
         "layouts.agent.max_tokens": (9_000, "stored", "staging"),
@@ -75,6 +76,14 @@ def test_a_wrong_document() -> None:
     wrong = (
         ({"memory": 5}, "memory: keys with values are needed"),
         ({"memory": {"compact_to": 0.6}}, "memory.compact_to: 0.6 is allowed only below memory.compact_at, 0.5"),
+        (
+            {"memory": {"budget": {"turns": {"floor": 0.2}}}},
+            "memory.budget.turns.floor: 0.2 is allowed only up to its ceiling, 0.1",
+        ),
+        (
+            {"memory": {"budget": {"history": {"floor": 0.55}}}},
+            "memory.budget: the floors and constraints.ceiling are 1.1 together; at most 1 is allowed",
+        ),
     )
     for document, fault in wrong:
         with pytest.raises(ConfigError, match=f"^configurations document of environment 'development': {fault}"):

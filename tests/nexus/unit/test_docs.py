@@ -20,6 +20,8 @@ PAGES: Final = sorted(
     for page in ROOT.rglob("*.md")
     if not any(part.startswith(".") or part in NOT_OURS for part in page.relative_to(ROOT).parts)
 )
+WINDOW: Final = (ROOT / "docs" / "working-memory.md").read_text(encoding="utf-8")
+BUDGET_CELLS: Final = 4
 LEVELS: Final = {"debug", "info", "warning", "error", "exception", "critical"}
 FENCED: Final = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 NAME: Final = re.compile(r"`([a-z0-9_.]+)`")
@@ -101,7 +103,7 @@ def leaves(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str,
 
 
 def documented_defaults() -> dict[str, str]:
-    """The default of every setting in the tables of settings, by its name with dots."""
+    """The default of every setting in the tables of settings, and in that of the budget, by its name with dots."""
     found: dict[str, str] = {}
     group = ""
     for line in section("Settings").splitlines():
@@ -110,6 +112,19 @@ def documented_defaults() -> dict[str, str]:
         for name, default, *_ in rows(line):
             if setting := SETTINGS.fullmatch(name):
                 found |= dict.fromkeys(expanded(group + setting[1]), default)
+    # It stands where the window is described.
+    del found["memory.budget"]
+    keys, _, *blocks = [
+        cells
+        for cells in rows(WINDOW.partition("\n## The window\n")[2].partition("\n## ")[0])
+        if len(cells) == BUDGET_CELLS
+    ]
+    for block, *values in blocks:
+        found |= {
+            f"memory.budget.{block.strip('`')}.{key.strip('`')}": value
+            for key, value in zip(keys[1:], values, strict=True)
+            if value
+        }
     return found
 
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from nexus.config import Settings
 from nexus.config.loading import load_settings
-from nexus.services.context.bounds import Shares
+from nexus.services.context.bounds import BUDGET, Shares
 from nexus.wiring import builder_settings, settings_in_force
 
 
@@ -27,11 +27,17 @@ def test_shares_reach_the_window() -> None:
     assert made == replace(Shares(), goal=0.2)
 
 
+def test_the_budget_reaches_the_window() -> None:
+    """As it is set; the rest of it, of the same block too, as it is by default."""
+    assert builder_settings(Settings()).window.budget == BUDGET
+    made = builder_settings(Settings(memory={"budget": {"history": {"floor": 0.3}}})).window.budget
+    assert made == {**BUDGET, "history": BUDGET["history"]._replace(floor=0.3)}
+
+
 def test_the_layouts_with_recall() -> None:
-    """None by default, and what a block of it takes."""
+    """None by default."""
     assert builder_settings(Settings()).recall == frozenset()
-    made = builder_settings(Settings(layouts={"agent": {"recall": True}}, memory={"shares": {"recall": 0.2}}))
-    assert (made.recall, made.window.shares.recall) == (frozenset({"agent"}), 0.2)
+    assert builder_settings(Settings(layouts={"agent": {"recall": True}})).recall == frozenset({"agent"})
     stored = settings_in_force(Settings(), {"layouts": {"thinking": {"recall": True}}})
     assert builder_settings(stored).recall == {"thinking"}
 

@@ -264,7 +264,7 @@ class TestPlan:
             (["memory"], ["memory"]),
             (["memory.mystery", "memory.truncate_chars"], ["memory"]),
             (["layouts.agent"], ["layouts.agent"]),
-            (["layouts.agent.shares.pinned"], ["layouts.agent"]),
+            (["layouts.thinking.recall"], ["layouts.thinking"]),
             (["layouts"], ["layouts"]),
             (["layouts", "memory"], ["memory", "layouts"]),
             (["user_defaults"], ["user_defaults"]),
@@ -275,7 +275,7 @@ class TestPlan:
         """Also an unknown key, and with it what is left empty around it, unless it was changed meanwhile."""
         stored: dict[str, Any] = {
             "memory": {"truncate_chars": 50, "mystery": 1},
-            "layouts": {"default": "agent", "agent": {"shares": {"pinned": 0.3}}},
+            "layouts": {"default": "agent", "agent": {"placement": "tail"}, "thinking": {"recall": True}},
             "user_defaults": 5,
         }
         plan = make_plan({}, stored, reset)

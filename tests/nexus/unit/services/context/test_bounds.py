@@ -62,6 +62,11 @@ def budget(layout: str, limit: int, form: str = "openai", counter: TokenCounter 
     return Budget.of(counter or FakeCounter(), layout=layout, form=form, limit=limit, tools=())
 
 
+def shares_of(limit: int) -> dict[str, int]:
+    """The most tokens of a block, by its tag."""
+    return {**Shares().tokens(limit), "THINKING_ROUNDS": limit // 2}
+
+
 def an_agent(text: str, kind: Any = "main", *, details: int = 0) -> AgentInput:
     """A context in which everything that always stays, but the input, is this text."""
     overview = Overview(revision=3, content=text, updated_at=NOW, turn_number=1)
@@ -112,7 +117,7 @@ def shown(made: Assembled, tag: str) -> str:
 @given(st.sampled_from(["agent", "sub", "thinking", "dialogue"]), TEXTS, WINDOWS, FORMS)
 def test_no_block_takes_more_than_its_share(layout: str, text: str, limit: int, form: str) -> None:
     """In windows of every size; what is cut is said in its block, the manifest and a note; again the same bytes."""
-    made, measure, tokens = fitted(layout, text, limit, form), Measure(FakeCounter(), form), Shares().tokens(limit)
+    made, measure, tokens = fitted(layout, text, limit, form), Measure(FakeCounter(), form), shares_of(limit)
     assert made == fitted(layout, text, limit, form)
     for block in made.manifest["blocks"]:
         tag = block["tag"]
@@ -140,7 +145,7 @@ def tag_of(block: dict[str, Any]) -> str:
 @given(TEXTS, WINDOWS, FORMS)
 def test_parts_of_a_thought(text: str, limit: int, form: str) -> None:
     """Parts of one message: each between its banner and the next."""
-    made, measure, tokens = fitted("thinking", text, limit, form), Measure(FakeCounter(), form), Shares().tokens(limit)
+    made, measure, tokens = fitted("thinking", text, limit, form), Measure(FakeCounter(), form), shares_of(limit)
     message = made.messages[1]["content"] if len(made.messages) > 1 else ""
     parts = ["TASK_CONTEXT", "WORKSPACE_CONTEXT", "THINKING_ROUNDS"]
     banners = ["=== TASK CONTEXT ===", "=== WORKSPACE CONTEXT ===", "=== PREVIOUS THINKING ROUNDS ==="]

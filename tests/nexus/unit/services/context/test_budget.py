@@ -45,7 +45,7 @@ def test_the_limit(window: int | None, most: int | None, limit: int) -> None:
 
 def test_what_is_left() -> None:
     """Of the limit what comes with the messages is gone; two blocks have their shares of all of it."""
-    room = WindowSettings(turn_share=0.1, pinned_share=0.2).room(MEASURE, 10_000, 4_000)
+    room = WindowSettings().room(MEASURE, 10_000, 4_000)
     assert (room.tokens, room.turns, room.pinned) == (6_000, 1_000, 2_000)
     assert SETTINGS.room(MEASURE, 1_000, 4_000).tokens == 0
 

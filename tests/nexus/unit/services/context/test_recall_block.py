@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from nexus.core.recall import Found
-from nexus.services.context.bounds import Bounds, Shares
+from nexus.services.context.bounds import Bounds
 from nexus.services.context.recall_block import MOST_HITS, RecallBlock, recall_block
 from nexus.services.text.content import without_recalled
 from nexus.services.text.escape import canonical, unescape
@@ -206,13 +206,13 @@ def test_the_worst_hits_go_first() -> None:
     measure = Measure(FakeCounter(), "openai")
     sizes = set()
     for limit in (200, 1_000, 2_000, 4_000, 100_000):
-        bounds = Bounds(measure, Shares().tokens(limit))
+        bounds = Bounds(measure, {"RECALL": limit // 10})
         result = made(found(*hits), bounds=bounds)
         sizes.add(result.shown)
         if result.block is None:
             assert result.shown == 0
             continue
-        assert measure.text(result.block.text) <= limit * Shares().recall
+        assert measure.text(result.block.text) <= limit // 10
         assert result.block.text.startswith(f"[RECALL count={result.shown}]\n")
         assert result.block.sources == tuple(f"m{number}" for number in range(result.shown))
         assert result.block.dropped == MOST_HITS - result.shown
