@@ -69,6 +69,7 @@ def a_search(content: Any, owner: str = "ada", **changes: Any) -> Document:
     return a_message(content, "run_s", "HUMAN", owner_key=owner, **changes)
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("mode")
 async def test_of_two_replicas_one_answers(environment: Environment) -> None:
     """Whichever they are: each search has one answer, errors too, and the same bytes again have the same."""
@@ -100,6 +101,7 @@ async def test_of_two_replicas_one_answers(environment: Environment) -> None:
     assert [answer["content"]["error"]["code"] for answer in refusals] == ["INVALID_REQUEST"] * 4
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("mode")
 async def test_an_owner_finds_what_is_its_own(environment: Environment) -> None:
     """Of owners whose keys look like parts of each other's, in any language; and in one session what is of it."""
@@ -190,6 +192,7 @@ async def test_without_mongodb(environment: Environment, mongo_uri: str) -> None
     assert (caught.value.code, caught.value.code.retryable) == (ErrorCode.HISTORY_UNAVAILABLE, True)
 
 
+@pytest.mark.once
 async def test_by_meaning(streams: Environment) -> None:
     """With the packaged embedder a question finds what has no word of it, and is in another language."""
     settings = streams | {"NEXUS_RECALL__EMBEDDER": "packaged"}

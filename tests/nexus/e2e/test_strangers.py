@@ -24,6 +24,9 @@ from tests.nexus.e2e.harness import (
 )
 from tests.nexus.support.waiting import PATIENCE_S, until
 
+# What is tried here is the service, not the servers.
+pytestmark = pytest.mark.once
+
 SECRET: Final = "a secret of the bus, 16"
 SIGNING: Final = Signing({"k1": SECRET.encode()})
 BUILDS: Final = 30

@@ -22,6 +22,9 @@ from tests.nexus.support.model_server import ModelServer, model_server
 from tests.nexus.support.rows import row
 from tests.nexus.support.waiting import PATIENCE_S, until
 
+# What is tried here is the service, not the servers.
+pytestmark = pytest.mark.once
+
 SUBJECTS: Final = ("garden", "train", "invoice", "piano", "weather", "soup", "bicycle", "exam")
 TEXTS: Final = [f"note {number} of the {SUBJECTS[number % len(SUBJECTS)]}" for number in range(199)]
 SAID: Final = "my knee hurts since the marathon"

@@ -32,6 +32,9 @@ from tests.nexus.support.redis_server import HOST, RedisServer, redis_server
 from tests.nexus.support.redis_topologies import Cluster, cluster_servers, sentinel_servers
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 
+# The servers of a topology are always our own, the same in both runs.
+pytestmark = pytest.mark.once
+
 LONG_MS = 60_000
 Mode = Literal["pubsub", "streams"]
 
