@@ -69,6 +69,7 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         await stack.enter_async_context(nexus.requests.running())
         await stack.enter_async_context(nexus.catalog.running())
         await stack.enter_async_context(nexus.states.running())
+        await stack.enter_async_context(nexus.facts.running())
         await stack.enter_async_context(_listening(nexus))
         yield nexus
 
@@ -100,6 +101,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         nexus.persistence,
         nexus.catalog,
         nexus.states,
+        nexus.facts,
         nexus.suspects,
         nexus.dead_letter_writer,
         partial(_reload, nexus),
@@ -163,6 +165,7 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         await nexus.persistence.flush()
         await nexus.catalog.pending.none()
         await nexus.states.pending.none()
+        await nexus.facts.pending.none()
         await nexus.turns.drained()
         await dispatcher.pending.none()
     left = {
@@ -171,6 +174,7 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         "unwritten": nexus.persistence.unwritten,
         "tools": nexus.catalog.pending.count,
         "states": nexus.states.pending.count,
+        "facts": nexus.facts.pending.count,
         "turns": nexus.turns.pending,
         "letters": dispatcher.pending.count,
     }

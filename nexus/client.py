@@ -303,7 +303,22 @@ class ContextClient:
         Returns how many subscribers received it, as `Bus.publish` does; there is no answer. Sending the same again
         after an error does no harm. Raises as `record_answer`.
         """
-        return await self._send(Topics.SESSION_STATE, state_message(owner_key, content, session_id), timeout)
+        return await self._send(Topics.SESSION_STATE, owner_message(owner_key, content, session_id), timeout)
+
+    async def send_facts(
+        self,
+        owner_key: str,
+        content: Mapping[str, Any],
+        *,
+        session_id: str = "default",
+        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+    ) -> int:
+        """Say what holds of a person, or no longer does (contract §15): `{"op": "add", "facts": […]}`, or `"retire"`.
+
+        `session_id` is the one in which it was said. Returns and raises as `send_state`.
+        """
+        message = owner_message(owner_key, content, session_id)
+        return await self._send(Topics.MEMORY_FACTS, message, timeout)
 
     async def _record(self, topic: str, run: Run, role: Role, content: Any, seconds: float) -> Message:
         message = _message(run, role, content)
@@ -444,8 +459,8 @@ class ContextClient:
                 named.answered.set()
 
 
-def state_message(owner_key: str, content: Mapping[str, Any], session_id: str) -> Message:
-    """The message that changes a session's state."""
+def owner_message(owner_key: str, content: Mapping[str, Any], session_id: str) -> Message:
+    """A message about an owner or one of its sessions, not about a run."""
     return Message(
         run_id=new_run_id(),
         owner_key=owner_key,

@@ -25,6 +25,7 @@ _ALLOWED: Final = frozenset(
         "environment",
         "event",
         "exception",
+        "facts",
         "http_port",
         "letters",
         "level",

@@ -3,7 +3,7 @@
 bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──┬─ PersistenceService ── MongoStore
                           ├─ PersistenceService ─ TurnMemory    ├─ TurnMemory ── TurnWorker ─ LanguageModel
                           ├─ ToolCallService ─ WorkingMemory    ├─ WorkingMemory ── Compactor, SummaryRefiner
-                          ├─ SessionStates                      ├─ SessionStates
+                          ├─ SessionStates, Facts               ├─ SessionStates, Facts
                           ├─ ToolCatalog                        ├─ ToolRegistry
                           └─ stored settings                    └─ RequestLedger
 
@@ -32,6 +32,7 @@ from nexus.services.memory.compactor import CompactionSettings, Compactor
 from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
+from nexus.services.person.facts import Facts
 from nexus.services.recall.indexer import Indexer
 from nexus.services.recall.service import Recall
 from nexus.services.requests.answerer import RequestService
@@ -84,6 +85,7 @@ class Nexus:
     requests: RequestService
     catalog: ToolCatalog
     states: SessionStates
+    facts: Facts
     turns: TurnMemory
     working_memory: MemoryServices | None  # None where none is kept
     recall: Recall | None  # None where it is off, as the next
@@ -183,6 +185,7 @@ def create_nexus(
         outbox=transport.outbox,
     )
     states = SessionStates(store, metrics)
+    facts = Facts(store.facts, metrics)
     services = None
     if settings.memory.working_memory:
         services = _memory_services(
@@ -217,6 +220,7 @@ def create_nexus(
         requests,
         catalog,
         states,
+        facts,
         turns,
         services,
         recall,

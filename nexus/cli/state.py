@@ -32,7 +32,7 @@ from nexus.cli.terminal import (
     session_settings,
     text_lines,
 )
-from nexus.client import ContextClient, state_message
+from nexus.client import ContextClient, owner_message
 from nexus.config import BusSettings, signing_of
 from nexus.connections import open_bus
 from nexus.core.errors import NexusError, StoreUnavailableError
@@ -191,7 +191,7 @@ def _publish(content: Mapping[str, Any], settings: BusSettings, owner: str, sess
 
 def _check(content: Mapping[str, Any], settings: BusSettings, owner: str, session: str) -> None:
     """Read a message of that content as a service does; a ValueError says where it is wrong, and what is allowed."""
-    message = state_message(owner, content, session)
+    message = owner_message(owner, content, session)
     signing = signing_of(settings.signing)
     try:
         payload = encode(message, topic=Topics.SESSION_STATE, signing=signing)

@@ -60,6 +60,7 @@ class Topics:
     TOOLS_REGISTER: Final = "tools.register"
     TOOLS_UNREGISTER: Final = "tools.unregister"
     SESSION_STATE: Final = "session.state"
+    MEMORY_FACTS: Final = "memory.facts"
     CONFIG_CHANGED: Final = "config.changed"
     MEMORY_SEARCH: Final = "memory.search"
     MEMORY_SEARCH_RESULT: Final = "memory.search.result"

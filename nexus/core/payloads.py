@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import Part
 from nexus.core.models import Identifier, Metadata, Moment
+from nexus.core.person import MAX_TOPIC_CHARS, MAX_VALUE_CHARS, MOST_EVIDENCE, MOST_FACTS, FactLevel
 from nexus.core.recall import Scope
 
 Count = Annotated[int, Field(ge=0)]
@@ -80,6 +81,46 @@ class LlmResult(TypedDict, total=False):
     content: Words | None
     tool_calls: list[NestedCall | FlatCall] | None
     usage: Usage
+
+
+class SaidFact(TypedDict):
+    """What holds of a person: a pair of topic and sub-topic has one value at a time. Texts are kept on one line.
+
+    `evidence`: ids of the messages that say so. `valid_from`: when it was said, if not with this message.
+    """
+
+    topic: Annotated[str, Field(min_length=1, max_length=MAX_TOPIC_CHARS)]
+    sub_topic: NotRequired[Annotated[str, Field(max_length=MAX_TOPIC_CHARS)] | None]
+    value: Annotated[str, Field(min_length=1, max_length=MAX_VALUE_CHARS)]
+    level: NotRequired[FactLevel | None]
+    evidence: NotRequired[Annotated[list[Identifier], Field(max_length=MOST_EVIDENCE)] | None]
+    valid_from: NotRequired[Moment | None]
+
+
+class RetiredFact(TypedDict):
+    """What no longer holds: this value, or whatever holds."""
+
+    topic: Annotated[str, Field(min_length=1, max_length=MAX_TOPIC_CHARS)]
+    sub_topic: NotRequired[Annotated[str, Field(max_length=MAX_TOPIC_CHARS)] | None]
+    value: NotRequired[Annotated[str, Field(max_length=MAX_VALUE_CHARS)] | None]
+
+
+class AddFacts(TypedDict):
+    """Says what holds."""
+
+    op: Literal["add"]
+    facts: Annotated[list[SaidFact], Field(min_length=1, max_length=MOST_FACTS)]
+
+
+class RetireFacts(TypedDict):
+    """Says what no longer holds; what was superseded does not come back by it."""
+
+    op: Literal["retire"]
+    facts: Annotated[list[RetiredFact], Field(min_length=1, max_length=MOST_FACTS)]
+
+
+# The content of a `memory.facts` message.
+FactsChange = AddFacts | RetireFacts
 
 
 class ConfigChanged(TypedDict):

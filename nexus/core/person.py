@@ -23,6 +23,8 @@ MAX_TOPIC_CHARS: Final = 64
 MAX_VALUE_CHARS: Final = 500
 MAX_CONSTRAINT_CHARS: Final = 2_000
 MOST_EVIDENCE: Final = 20
+# Of one `memory.facts` message.
+MOST_FACTS: Final = 100
 
 
 class _Stored(BaseModel):

@@ -38,6 +38,7 @@ from nexus.core.person import (
     MAX_TOPIC_CHARS,
     MAX_VALUE_CHARS,
     MOST_EVIDENCE,
+    MOST_FACTS,
     Fact,
     FactLevel,
     FactSource,
@@ -45,14 +46,13 @@ from nexus.core.person import (
 )
 from nexus.core.ports import FactStore
 from nexus.core.ports.store import Settled
-from nexus.services.history.rows import read_session_id, unknown_value
+from nexus.services.history.rows import read_session_id
 from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.text.escape import one_line
 
 _log = structlog.get_logger(__name__)
 
 MOST_STATEMENTS: Final = 5_000
-MOST_IN_A_MESSAGE: Final = 100
 # Replicas that write at once may go beyond the limit by what each of them holds.
 _MOST_READ: Final = 2 * MOST_STATEMENTS
 _SESSIONS_NEEDED: Final = 2
@@ -141,13 +141,13 @@ def read_statements(content: Any, origin: Origin) -> list[Statement]:
     if op is None:
         raise ValueError(f"content: a JSON object is needed, with op: {', '.join(OPS)}")
     if op not in OPS:
-        raise ValueError(unknown_value("content.op", op, OPS))
+        raise _unknown("content.op:", OPS)
     for key in content:
         if key not in {"op", "facts"}:
-            raise ValueError(unknown_value("content", key, ("op", "facts")))
+            raise _unknown("content: a field", ("op", "facts"))
     given = content.get("facts")
-    if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= MOST_IN_A_MESSAGE:
-        raise ValueError(f"content.facts: a list of 1 to {MOST_IN_A_MESSAGE} facts is needed")
+    if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= MOST_FACTS:
+        raise ValueError(f"content.facts: a list of 1 to {MOST_FACTS} facts is needed")
     found = [_read(op, fact, f"content.facts[{place}]", origin) for place, fact in enumerate(given)]
     places: dict[tuple[Slot, datetime], int] = {}
     for place, each in enumerate(found):
@@ -165,11 +165,11 @@ def _read(op: str, fact: Any, where: str, origin: Origin) -> Statement:
         raise ValueError(f"{where}: a JSON object is needed, with {', '.join(_FIELDS[op])}")
     for key in fact:
         if key not in _FIELDS[op]:
-            raise ValueError(unknown_value(where, key, _FIELDS[op]))
+            raise _unknown(f"{where}: a field", _FIELDS[op])
     given = {name: value for name, value in fact.items() if value is not None}
     level = given.get("level", "explicit")
     if level not in _LEVELS:
-        raise ValueError(unknown_value(f"{where}.level", level, _LEVELS))
+        raise _unknown(f"{where}.level:", _LEVELS)
     valid_from = None
     if "valid_from" in given and (valid_from := parse_moment(given["valid_from"])) is None:
         raise ValueError(f"{where}.valid_from: a time in ISO 8601 is needed")
@@ -207,6 +207,11 @@ def _text(value: Any, name: str, most: int, *, needed: bool = True) -> str:
     if needed and not text:
         raise ValueError(f"{name}: is missing or blank; a text of 1 to {most} characters is needed")
     return text
+
+
+def _unknown(what: str, allowed: Iterable[str]) -> ValueError:
+    # Reasons are logged, so that it is not quoted.
+    return ValueError(f"{what} is unknown; allowed: {', '.join(allowed)}")
 
 
 def _hash(values: Any) -> str:

@@ -3,8 +3,8 @@
 - A message that takes long to read is read in a thread, one of an owner at a time, and what the owner sent after it
   waits behind it, but for requests. Where its owner cannot be found without reading it, or there is no room, it may
   be overtaken.
-- A message is acknowledged when its work is done: a result when it is written, a tool or a session's state when it is
-  stored. Until then a bus that keeps messages keeps it.
+- A message is acknowledged when its work is done: a result when it is written, a tool, a session's state or a
+  fact when it is stored. Until then a bus that keeps messages keeps it.
 - Only requests are answered, so any other unusable message becomes a dead letter.
 """
 
@@ -26,10 +26,12 @@ from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Metrics, NoMetrics
 from nexus.core.models import AMBIGUOUS_ID, ANSWER_TOPICS, Message, Role, Topics, Why, is_ambiguous
 from nexus.core.ports import Bus, Delivery, Row, Work
+from nexus.core.ports.store import Settled
 from nexus.core.wire import EnvelopeError, find_sender
 from nexus.services.history.forms import left_out_of, native
 from nexus.services.history.rows import ROW_MAKERS, is_empty_answer, row_of
 from nexus.services.persistence import PersistenceService
+from nexus.services.person.facts import Facts
 from nexus.services.requests.answerer import MOST_REFUSALS_PER_OWNER, RequestService
 from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader
 from nexus.services.requests.envelope import (
@@ -52,6 +54,7 @@ _MOST_RESULTS: Final = 256
 _MOST_RESULTS_ASIDE: Final = 1_024
 _MOST_TOOLS: Final = 64
 _MOST_STATES: Final = 64
+_MOST_FACTS: Final = 64
 # Shared by topics.
 _MOST_LETTERS, _MOST_LETTER_BYTES = 8_192, 128 << 20
 # From this size on a message may take above 20 ms to read, and to verify in another spelling than the canonical one.
@@ -100,6 +103,7 @@ def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
         Work(Topics.TOOLS_REGISTER, _MOST_TOOLS),
         Work(Topics.TOOLS_UNREGISTER, _MOST_TOOLS),
         Work(Topics.SESSION_STATE, _MOST_STATES),
+        Work(Topics.MEMORY_FACTS, _MOST_FACTS),
         *calls,
     )
 
@@ -117,6 +121,7 @@ class Dispatcher:
         persistence: PersistenceService,
         catalog: ToolCatalog,
         states: SessionStates,
+        facts: Facts,
         suspects: SuspectReader,
         dead_letters: DeadLetterWriter,
         reload: Callable[[], Awaitable[None]],
@@ -129,6 +134,7 @@ class Dispatcher:
         self._persistence = persistence
         self._catalog = catalog
         self._states = states
+        self._facts = facts
         self._suspects = suspects
         self._dead_letters = dead_letters
         self._reload = reload
@@ -307,7 +313,9 @@ class Dispatcher:
                     delivery, message, partial(self._persistence.offer, row, len(delivery.payload), settled)
                 )
             case Topics.SESSION_STATE:
-                return self._keep_state(delivery, message)
+                return self._keep(delivery, message, self._states.offer)
+            case Topics.MEMORY_FACTS:
+                return self._keep(delivery, message, self._facts.offer)
             case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
                 # Streams deliver it twice: to every replica as news, and to one replica as work.
                 settled = partial(self._settle, delivery, message.id)
@@ -324,10 +332,12 @@ class Dispatcher:
     def _want_reload(self) -> None:
         self._reload_wanted.set()
 
-    def _keep_state(self, delivery: Delivery, message: Message) -> _Fault | None:
+    def _keep(
+        self, delivery: Delivery, message: Message, offer: Callable[[Message, int, Settled], bool]
+    ) -> _Fault | None:
         settled = partial(self._settle, delivery, message.id)
         try:
-            return self._take(delivery, message, partial(self._states.offer, message, len(delivery.payload), settled))
+            return self._take(delivery, message, partial(offer, message, len(delivery.payload), settled))
         except ValueError as error:
             return _Fault(str(error), DeadLetterCause.REFUSED, message.id)
 

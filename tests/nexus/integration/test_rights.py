@@ -35,7 +35,15 @@ PREFIX = "docs:"
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 RULES = re.findall(r"^ACL SETUSER .*$", OPERATIONS.read_text("utf-8"), re.MULTILINE)
 MODES: list[Mode] = ["pubsub", "streams"]
-PUBLISHED = ("context.build.request", "runs.input", "llm.results", "tools.results", "session.state", "memory.search")
+PUBLISHED = (
+    "context.build.request",
+    "runs.input",
+    "llm.results",
+    "tools.results",
+    "session.state",
+    "memory.facts",
+    "memory.search",
+)
 USERS = {"pubsub": "", "streams": "-streams"}
 
 

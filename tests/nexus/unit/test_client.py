@@ -323,6 +323,18 @@ async def test_a_state_is_sent() -> None:
         decode(deliveries[0].payload, topic=Topics.LLM_RESULTS, signing=REQUIRED)
 
 
+async def test_facts_are_sent() -> None:
+    """As said in the named session, signed for their own topic."""
+    bus = MemoryBus()
+    content = {"op": "add", "facts": [{"topic": "home", "value": "Porto"}]}
+    async with bus.subscribe(Topics.MEMORY_FACTS) as facts:
+        assert await ContextClient(bus, signing=REQUIRED).send_facts("ada", content, session_id="s") == 1
+        (delivery,) = await take(facts, 1)
+    sent = decode(delivery.payload, topic=Topics.MEMORY_FACTS, signing=REQUIRED)
+    assert (sent.owner_key, sent.role, sent.content) == ("ada", Role.COMMAND, content)
+    assert sent.metadata["session_id"] == "s"
+
+
 @pytest.mark.parametrize(
     ("signings", "mine", "taken"),
     [((None, STRANGER, REQUIRED), REQUIRED, 2), ((None, STRANGER, LENIENT), LENIENT, 2), ((STRANGER,), None, 0)],
@@ -630,6 +642,7 @@ SENDERS: Final[dict[str, Callable[[ContextClient, float], Awaitable[Any]]]] = {
     Topics.RUNS_INPUT: lambda client, seconds: client.say(run(), "x", timeout=seconds),
     Topics.TOOLS_REGISTER: lambda client, seconds: client.register_tools([{}], timeout=seconds),
     Topics.SESSION_STATE: lambda client, seconds: client.send_state("ada", {"op": "clear"}, timeout=seconds),
+    Topics.MEMORY_FACTS: lambda client, seconds: client.send_facts("ada", {"op": "add"}, timeout=seconds),
     Topics.CONTEXT_BUILD_REQUEST: lambda client, seconds: client.build(run(), timeout=seconds),
     Topics.MEMORY_SEARCH: lambda client, seconds: client.search_memory("ada", "x", timeout=seconds),
     Topics.TOOLS_REQUESTS: lambda client, seconds: client.call_tool(run(), "search_memory", {}, timeout=seconds),

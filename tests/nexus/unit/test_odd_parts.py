@@ -220,11 +220,19 @@ async def trying() -> AsyncIterator[Trial]:
     ledger = MemoryLedger(bus)
     nexus = create_nexus(Settings(), Transport(bus, ledger, letters, ledger, ledger.outbox), store, None)
     dispatcher = Dispatcher(
-        *(nexus.bus, nexus.requests, nexus.persistence, nexus.catalog, nexus.states, nexus.suspects),
+        *(nexus.bus, nexus.requests, nexus.persistence, nexus.catalog, nexus.states, nexus.facts, nexus.suspects),
         *(nexus.dead_letter_writer, nexus.reload_settings, nexus.requests.settings),
     )
     async with AsyncExitStack() as stack:
-        for part in (nexus.turns, nexus.persistence, nexus.requests, nexus.catalog, nexus.states, dispatcher):
+        for part in (
+            nexus.turns,
+            nexus.persistence,
+            nexus.requests,
+            nexus.catalog,
+            nexus.states,
+            nexus.facts,
+            dispatcher,
+        ):
             await stack.enter_async_context(part.running())
         yield Trial(nexus, dispatcher, store, letters)
 

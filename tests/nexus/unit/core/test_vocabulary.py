@@ -31,6 +31,7 @@ def test_topics() -> None:
         "TOOLS_REGISTER": "tools.register",
         "TOOLS_UNREGISTER": "tools.unregister",
         "SESSION_STATE": "session.state",
+        "MEMORY_FACTS": "memory.facts",
         "CONFIG_CHANGED": "config.changed",
         "MEMORY_SEARCH": "memory.search",
         "MEMORY_SEARCH_RESULT": "memory.search.result",

@@ -21,6 +21,7 @@ from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
+from nexus.services.person.facts import Facts
 from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter, SuspectReader
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
@@ -72,7 +73,7 @@ class PickyStore(FakeStore):
     rejecting = False
 
     def _ask(self, operation: str) -> None:
-        if self.rejecting and operation.startswith(("insert", "put")):
+        if self.rejecting and operation.startswith(("insert", "put", "add")):
             raise StoreRejectedError("never")
         super()._ask(operation)
 
@@ -131,7 +132,7 @@ async def dispatching(bodies_up_to: int | None = None, **settings: Any) -> Async
     """Everything at work, on a store in memory."""
     bus, store, letters, metrics, registry = SettlingBus(), PickyStore(), Letters(), RecordingMetrics(), ToolRegistry()
     persistence, catalog = FullPersistence(store, metrics), ToolCatalog(registry, store)
-    states = SessionStates(store, metrics)
+    states, facts = SessionStates(store, metrics), Facts(store.facts, metrics)
     ledger = SettlingLedger(bus)
     reloads: list[None] = []
 
@@ -139,14 +140,16 @@ async def dispatching(bodies_up_to: int | None = None, **settings: Any) -> Async
         reloads.append(None)
 
     limits = RequestSettings(**settings)
-    async with persistence.running(), catalog.running(), states.running():
+    async with persistence.running(), catalog.running(), states.running(), facts.running():
         builder = ContextBuilder(persistence, store, registry, ledger)
         writer = DeadLetterWriter(letters, metrics, bodies_up_to)
         service = RequestService(builder, bus, ledger, writer, limits, metrics)
         memory = WorkingMemory(store.memory, store, no_compaction)
         calls = FullCalls(memory, bus, ledger, writer, persistence, store.ping, limits)
         suspects = SuspectReader(ledger, limits)
-        dispatcher = Dispatcher(bus, service, persistence, catalog, states, suspects, writer, reload, limits, calls)
+        dispatcher = Dispatcher(
+            bus, service, persistence, catalog, states, facts, suspects, writer, reload, limits, calls
+        )
         async with service.running(), calls.running(), dispatcher.running():
             yield Trial(
                 bus, ledger, store, persistence, registry, letters, service, calls, dispatcher, metrics, reloads
@@ -190,12 +193,14 @@ CHANGES: list[tuple[str, Callable[[], Message]]] = [
 ]
 
 
+FACT = {"topic": "home", "value": "Porto"}
 # What is to be stored, and what is counted where the store refuses it.
 KEPT: list[tuple[str, Callable[[], Message], Event | None]] = [
     *((topic, made, Event.ROW_REJECTED) for topic, made in CHANGES),
     (Topics.TOOLS_REGISTER, lambda: message(Role.SYSTEM, definition()), None),
     (Topics.TOOLS_UNREGISTER, lambda: message(Role.SYSTEM, {"name": "web_search"}), None),
     (Topics.SESSION_STATE, lambda: message(Role.COMMAND, {"op": "set", "state": {"role": "r"}}), Event.STATE_REFUSED),
+    (Topics.MEMORY_FACTS, lambda: message(Role.COMMAND, {"op": "add", "facts": [FACT]}), Event.FACTS_REFUSED),
 ]
 WORK: list[tuple[str, Callable[[], Message]]] = [
     *((topic, made) for topic, made, _ in KEPT),
@@ -320,7 +325,7 @@ class TestTopics:
         assert (shared[Topics.MEMORY_SEARCH].most, work(3)[1].most) == (1, 1)
         assert [topic for topic, item in shared.items() if item.sheds] == [*ANSWER_TOPICS]
         results = {Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.RUNS_INPUT}
-        kept = {Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.SESSION_STATE}
+        kept = {Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.SESSION_STATE, Topics.MEMORY_FACTS}
         assert {*shared} == {*ANSWER_TOPICS, *results, *kept}
         with_tools = {item.topic: item.most for item in work(7, tool_calls=True)}
         assert with_tools == {item.topic: item.most for item in work(7)} | {Topics.TOOLS_REQUESTS: 64}
@@ -374,6 +379,7 @@ class TestFaults:
             Topics.TOOLS_REGISTER,
             Topics.TOOLS_UNREGISTER,
             Topics.SESSION_STATE,
+            Topics.MEMORY_FACTS,
         ],
     )
     async def test_no_message(self, topic: str, payload: bytes, cause: DeadLetterCause) -> None:
@@ -414,6 +420,13 @@ class TestFaults:
                 "at most 1048576 are allowed",
                 {Event.STATE_REFUSED: 1},
             ),
+            (
+                Topics.MEMORY_FACTS,
+                Role.COMMAND,
+                {"op": "add", "facts": [{"topic": "home"}]},
+                "content.facts[0].value: is missing or blank; a text of 1 to 500 characters is needed",
+                {},
+            ),
             (Topics.RUNS_INPUT, Role.AI, "and umbrellas?", "role: HUMAN is needed", {}),
             (Topics.RUNS_INPUT, Role.HUMAN, [{"type": "text", "text": " \n"}], "content: is empty", {}),
         ],
@@ -421,6 +434,7 @@ class TestFaults:
             "a definition that is none",
             "a state that is none",
             "a state that becomes too large",
+            "a fact that is none",
             "a person's words from a model",
             "a person who says nothing",
         ],
