@@ -101,7 +101,7 @@ def _bounded(given: ThinkingInput, bounds: Bounds) -> ThinkingInput:
     pairs = (
         ("TASK_CONTEXT", remembered.goal, given.remembered.goal),
         ("WORKSPACE_CONTEXT", workspace, given.workspace),
-        (tag, rounds[-1:], given.rounds[-1:]),
+        (tag, rounds[-1:], [*given.rounds[-1:]]),
     )
     return replace(
         given,

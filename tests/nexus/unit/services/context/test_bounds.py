@@ -301,6 +301,14 @@ class TestErrors:
         assert re.search(r"which take 1\d\d, at most 1\d\d of 300 are left for it", caught.value.message)
 
 
+def test_rounds_that_fit_are_whole() -> None:
+    """As requests bring them, nothing of them is said to be cut."""
+    made = fit_thinking(
+        ThinkingInput("now", rounds=(ThinkingRound(round_number=1, content="Hm."),)), budget("thinking", 6_000)
+    )
+    assert (made.left_out, made.repairs) == ([], [])
+
+
 def test_bounds_hold_what_fits() -> None:
     """A text that fits is the same object: nothing is made of it anew, line ends included."""
     text = "a\r\nb\u200b"
