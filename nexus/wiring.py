@@ -314,6 +314,7 @@ def builder_settings(settings: Settings) -> BuilderSettings:
         summary_detail_level=memory.summary_detail_level,
         turns_shown=memory.turns_shown,
         recall=layouts.with_recall,
+        mood=settings.context.mood == "rules",
         summaries_by_model=settings.llm.enabled,
         count_tokens=memory.count_tokens,
         window=window,

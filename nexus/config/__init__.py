@@ -53,6 +53,11 @@ def _in_lower_case(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
+def _off_in_yaml(value: Any) -> Any:
+    # Without quotes `off` is YAML's false.
+    return "off" if value is False else value
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -144,6 +149,7 @@ class ContextSettings(_Section):
     """How a context is built."""
 
     on_history_failure: Literal["degrade", "error"] = "degrade"
+    mood: Annotated[Literal["off", "rules"], BeforeValidator(_off_in_yaml)] = "off"
 
 
 # A smaller window would not hold the instructions of a layout alone.
@@ -359,11 +365,6 @@ class LlmSettings(_Section):
     def enabled(self) -> bool:
         """Whether there is a model to ask."""
         return bool(self.base_url.get_secret_value() and self.model)
-
-
-def _off_in_yaml(value: Any) -> Any:
-    # Without quotes `off` is YAML's false.
-    return "off" if value is False else value
 
 
 class RecallSettings(_Section):

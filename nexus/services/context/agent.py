@@ -1,7 +1,7 @@
 """Layout `agent`: the session word for word, with working memory and the pinned block (contract §5, §7). Pure.
 
-- Where there is no room, `[RECALL]` goes first, then the oldest memory: turns, then messages of the history, then
-  useful information and folder notes of the pinned block, then the summary of compacted messages.
+- Where there is no room, `[RECALL]` goes first, then `[MOOD]`, then the oldest memory: turns, then messages of the
+  history, then useful information and folder notes of the pinned block, then the summary of compacted messages.
 - A tool call goes together with its results.
 - The block's manifest entry counts the lost items; a note names a block that has gone altogether.
 """
@@ -41,6 +41,7 @@ from nexus.services.context.memory_blocks import (
     without_oldest,
     working_memory_block,
 )
+from nexus.services.context.person_blocks import mood_block
 from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position, what_to_pin
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.recall_block import RecallBlock
@@ -106,6 +107,7 @@ class AgentContext:
         tools: the definitions that go with the messages.
         degraded: parts that are missing.
         recall: what is recalled; None for nothing.
+        mood: `[MOOD]`; None for none.
     """
 
     memory: RunMemory
@@ -116,12 +118,14 @@ class AgentContext:
     tools: list[dict[str, Any]]
     degraded: list[str]
     recall: RecallBlock | None = None
+    mood: Block | None = None
 
     @property
     def view(self) -> RunView:
         """The view for later builds of the run, where this is the first."""
         session, remembered = self.session, self.past.remembered
-        return RunView(UntilShown.of(session.rows), session.cut, self.tools, remembered, self.snapshot, self.recall)
+        until = UntilShown.of(session.rows)
+        return RunView(until, session.cut, self.tools, remembered, self.snapshot, self.recall, self.mood)
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -174,6 +178,9 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
         raise missing_role(request.agent)
     missing = {Part.HISTORY, Part.TURNS, Part.WORKING_MEMORY} & {*degraded}
     compaction = snapshot.compaction if snapshot else None
+    mood = memory.view.mood if memory.view else None
+    if settings.mood and not memory.view:
+        mood = mood_block(request, reversed(window.messages))
     is_by_model = past.remembered.is_by_model and (compaction is None or compaction.source == "model")
     given = AgentInput(
         window=window,
@@ -190,10 +197,11 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
         snapshot=snapshot,
         memory_missing=snapshot is None and Part.WORKING_MEMORY in missing,
         recall=recall.block if recall else None,
+        mood=mood,
     )
     assembled = fit_agent(given, build.budget_with(tools), settings.window)
     assembled = recall.counted(assembled) if recall else assembled
-    return AgentContext(memory, snapshot, session, past, assembled, tools, degraded, recall)
+    return AgentContext(memory, snapshot, session, past, assembled, tools, degraded, recall, mood)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +322,7 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
     current = Block("INPUT", "user", escape(given.current_input), source_of(given.input_id), escaped=escape.marked)
     summary = summary_block(snapshot) if snapshot else []
     whole = _Parts(given.remembered, past, given.role, given.state, summary, todos=given.most_todos)
-    mood = [given.mood] if given.mood else []
-    fixed = [*opening, *given.constraints, *mood, current]
+    fixed = [*opening, *given.constraints, current]
     parts, weights = _fit(fixed, whole, room) if room else (whole, None)
     shown, pinned = past.messages[parts.start :], [*parts.pinned, *given.constraints]
     position = pinned_position(shown, given.placement, given.pinned_from_end)
@@ -327,15 +334,15 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
         stable_opening = len(opening) + (len(before) + _stays(len(shown), position, given) if settled else 0)
     dropped = window.left_out + parts.start
     passages = _history(past, parts.start, position if pinned else len(shown), pinned, dropped=dropped)
-    recall = [given.recall] if given.recall else []
-    every = _dropped(whole, window.left_out) | {block.tag: block.dropped for block in recall}
-    if room and weights and weights.total + _weight(recall, room.measure) > room.tokens:
-        recall = []
+    aside = [block for block in (given.recall, given.mood) if block]
+    every = _dropped(whole, window.left_out) | {block.tag: block.dropped for block in aside}
+    while aside and room and weights and weights.total + _weight(aside, room.measure) > room.tokens:
+        aside = aside[1:]
     cut = ["history: older messages of the session are not shown"] if window.cut else []
     older = [LeftOut(OLDER, "HISTORY", Why.TOO_MANY)] if window.cut and not dropped else []
     assembled = assemble(
         "agent",
-        [*opening, *before, *passages, *recall, *mood, current],
+        [*opening, *before, *passages, *aside, current],
         rows={
             "fetched": window.fetched,
             "merged": window.left_out + len(window.messages),

@@ -52,6 +52,7 @@ from nexus.services.context.gather import (
     offered,
     search_recall,
 )
+from nexus.services.context.person_blocks import mood_block
 from nexus.services.context.pinned import is_role_given
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.recall_block import RecallBlock
@@ -78,6 +79,7 @@ from nexus.services.context.session import (
     read_run_memory,
 )
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
+from nexus.services.history.merge import newest
 from nexus.services.history.rows import chars_of
 from nexus.services.history.transcript import Admitted, Window, faults
 from nexus.services.persistence import PersistenceService
@@ -455,6 +457,8 @@ def _dialogue_prefix(
     build: Build, gathered: DialogueSources, tools: list[dict[str, Any]], degraded: list[str]
 ) -> RunPrefix:
     request, settings = build.request, build.settings
+    earlier = newest(gathered.rows, gathered.history_size, current_run_id=request.run_id) if settings.mood else None
+    said = [entry for each in earlier.utterances for entry in each.entries] if earlier else None
     given = DialogueInput(
         tools=first_tools(tools, RULES[request.form])[0],
         history=gathered.rows,
@@ -469,6 +473,7 @@ def _dialogue_prefix(
         tools_complete=Part.TOOLS not in degraded,
         input_id=request.human.id,
         recall=gathered.recall.block if gathered.recall else None,
+        mood=None if said is None else mood_block(request, said),
     )
     assembled = fit_dialogue(given, build.budget_with(tools))
     assembled = gathered.recall.counted(assembled) if gathered.recall else assembled
@@ -493,6 +498,7 @@ def _thinking_prefix(
         rounds=request.turn.thinking_rounds,
         input_id=request.human.id,
         recall=recall.block if recall else None,
+        mood=mood_block(request) if build.settings.mood else None,
     )
     assembled = fit_thinking(given, build.budget_with(tools))
     assembled = recall.counted(assembled) if recall else assembled

@@ -70,16 +70,25 @@ class DialogueInput:
 
 
 def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
-    """The messages within the budget, as far as leaving out `[RECALL]`, then the oldest messages of the memory goes."""
+    """The messages within the budget, as far as leaving something out goes.
+
+    That is `[RECALL]`, then `[MOOD]`, then the oldest messages of the memory.
+    """
     given = _bounded(given, budget.bounds) if budget.bounds else given
 
-    every = given.history_size
+    messages = given.history_size
+    with_mood = messages + (given.mood is not None)
 
     def with_memory(kept: int, measure: Measure | None, whole: Dropped) -> Assembled:
-        recall = given.recall if kept > every else None
-        return assemble_dialogue(replace(given, history_size=min(kept, every), recall=recall), measure, whole)
+        shorter = replace(
+            given,
+            history_size=min(kept, messages),
+            recall=given.recall if kept > with_mood else None,
+            mood=given.mood if kept > messages else None,
+        )
+        return assemble_dialogue(shorter, measure, whole)
 
-    return budget.fit(with_memory, every + (given.recall is not None))
+    return budget.fit(with_memory, with_mood + (given.recall is not None))
 
 
 def _bounded(given: DialogueInput, bounds: Bounds) -> DialogueInput:

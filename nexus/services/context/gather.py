@@ -74,8 +74,9 @@ _OTHER_SESSION: Final = (
 class BuilderSettings:
     """The settings of the builder, as `docs/operations.md` describes them (contract §9).
 
-    `recall`: layouts whose contexts have `[RECALL]`. `summaries_by_model`: a model replaces summaries made by rules.
-    `count_tokens="always"`: also in contexts that surely fit, in layouts that do not show the number.
+    `recall`: layouts whose contexts have `[RECALL]`. `mood`: contexts have `[MOOD]`. `summaries_by_model`: a model
+    replaces summaries made by rules. `count_tokens="always"`: also in contexts that surely fit, in layouts that do not
+    show the number.
     """
 
     default_layout: str = "dialogue"
@@ -90,6 +91,7 @@ class BuilderSettings:
     summary_detail_level: Level = "detailed"
     turns_shown: int = 100
     recall: frozenset[str] = frozenset()
+    mood: bool = False
     summaries_by_model: bool = False
     count_tokens: Literal["needed", "always"] = "needed"
     window: WindowSettings = field(default_factory=WindowSettings)

@@ -77,10 +77,7 @@ class RecallBlock:
     def from_json(cls, kept: list[Any]) -> Self:
         """The value of which `kept` is the `to_json`."""
         block, *figures = kept
-        if block is None:
-            return cls(None, *figures)
-        tag, role, text, sources, *counts = block
-        return cls(Block(tag, role, text, tuple(sources), *counts), *figures)
+        return cls(block and Block.from_json(block), *figures)
 
 
 def recall_block(

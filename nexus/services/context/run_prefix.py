@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from nexus.core.models import LeftOut, Why
 from nexus.core.wire import compact
 from nexus.core.working_memory import Snapshot
-from nexus.services.context.blocks import Passage
+from nexus.services.context.blocks import Block, Passage
 from nexus.services.context.budget import RUN
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Meta, Remembered
@@ -27,7 +27,7 @@ from nexus.services.history.transcript import Admitted, admit, transcript_of_run
 from nexus.services.text.tokens import Measure
 
 # The version of the kept form, a part of its key: replicas of another release cannot read it and do not find it.
-_FORM: Final = "5"
+_FORM: Final = "6"
 # More than what any provider counts for an image of the usual size.
 IMAGE_TOKENS: Final = 1_600
 _SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
@@ -108,6 +108,7 @@ class RunView:
         remembered: the goal and earlier turns in that build.
         snapshot: the working memory in that build; None for none.
         recall: what that build recalled; None for nothing.
+        mood: `[MOOD]` of that build; None for none.
     """
 
     until: UntilShown
@@ -116,20 +117,32 @@ class RunView:
     remembered: Remembered
     snapshot: Snapshot | None = None
     recall: RecallBlock | None = None
+    mood: Block | None = None
 
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
         snapshot = _SNAPSHOT.dump_python(self.snapshot, mode="json")
-        ids, recall = sorted(self.until.ids), self.recall and self.recall.to_json()
-        return compact([self.until.since, ids, self.cut, self.tools, self.remembered.to_json(), snapshot, recall])
+        ids, recall, mood = (
+            sorted(self.until.ids),
+            self.recall and self.recall.to_json(),
+            self.mood and self.mood.to_json(),
+        )
+        remembered = self.remembered.to_json()
+        return compact([self.until.since, ids, self.cut, self.tools, remembered, snapshot, recall, mood])
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The view of which `kept` is the `to_bytes`."""
-        since, ids, cut, tools, remembered, snapshot, recall = _parsed(kept)
-        until = UntilShown(since, frozenset(ids))
-        shown = recall and RecallBlock.from_json(recall)
-        return cls(until, cut, tools, Remembered.from_json(remembered), _SNAPSHOT.validate_python(snapshot), shown)
+        since, ids, cut, tools, remembered, snapshot, recall, mood = _parsed(kept)
+        return cls(
+            UntilShown(since, frozenset(ids)),
+            cut,
+            tools,
+            Remembered.from_json(remembered),
+            _SNAPSHOT.validate_python(snapshot),
+            recall and RecallBlock.from_json(recall),
+            mood and Block.from_json(mood),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Layout `thinking`: an instruction, and one message of up to five parts under banners (contract §6). Pure.
 
-`[RECALL]` stands in front of the input.
+`[RECALL]` and `[MOOD]` stand in front of the input.
 
 The parts that change least come first, so that the beginning stays the same while rounds of thought are added at the
 end.
@@ -67,9 +67,13 @@ def instructions() -> list[Block]:
 
 
 def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
-    """The two messages within the budget, as far as leaving out `[RECALL]`, the oldest turns, then rounds, goes."""
+    """The two messages within the budget, as far as leaving something out goes.
+
+    That is `[RECALL]`, then `[MOOD]`, then the oldest turns, then rounds.
+    """
     given = _bounded(given, budget.bounds) if budget.bounds else given
     turns, rounds = len(given.remembered.turns), len(given.rounds)
+    with_mood = turns + rounds + (given.mood is not None)
 
     def with_newest(kept: int, measure: Measure | None, whole: Dropped) -> Assembled:
         gone = max(rounds - kept, 0)
@@ -78,11 +82,12 @@ def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
             remembered=without_oldest(given.remembered, max(turns - max(kept - rounds, 0), 0)),
             rounds=given.rounds[gone:],
             rounds_dropped=given.rounds_dropped + gone,
-            recall=given.recall if kept > turns + rounds else None,
+            recall=given.recall if kept > with_mood else None,
+            mood=given.mood if kept > turns + rounds else None,
         )
         return assemble_thinking(shorter, measure, whole)
 
-    return budget.fit(with_newest, turns + rounds + (given.recall is not None))
+    return budget.fit(with_newest, with_mood + (given.recall is not None))
 
 
 def _bounded(given: ThinkingInput, bounds: Bounds) -> ThinkingInput:
