@@ -70,6 +70,7 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         await stack.enter_async_context(nexus.catalog.running())
         await stack.enter_async_context(nexus.states.running())
         await stack.enter_async_context(nexus.facts.running())
+        await stack.enter_async_context(nexus.constraints.running())
         await stack.enter_async_context(_listening(nexus))
         yield nexus
 
@@ -102,6 +103,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         nexus.catalog,
         nexus.states,
         nexus.facts,
+        nexus.constraints,
         nexus.suspects,
         nexus.dead_letter_writer,
         partial(_reload, nexus),
@@ -166,6 +168,7 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         await nexus.catalog.pending.none()
         await nexus.states.pending.none()
         await nexus.facts.pending.none()
+        await nexus.constraints.pending.none()
         await nexus.turns.drained()
         await dispatcher.pending.none()
     left = {
@@ -175,6 +178,7 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         "tools": nexus.catalog.pending.count,
         "states": nexus.states.pending.count,
         "facts": nexus.facts.pending.count,
+        "constraints": nexus.constraints.pending.count,
         "turns": nexus.turns.pending,
         "letters": dispatcher.pending.count,
     }

@@ -320,6 +320,22 @@ class ContextClient:
         message = owner_message(owner_key, content, session_id)
         return await self._send(Topics.MEMORY_FACTS, message, timeout)
 
+    async def send_constraints(
+        self,
+        owner_key: str,
+        content: Mapping[str, Any],
+        *,
+        session_id: str = "default",
+        run_id: str | None = None,
+        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+    ) -> int:
+        """Set constraints, `{"op": "add", "constraints": […]}`, or take them back with `retire` (contract §15).
+
+        `run_id` is needed for those of scope `run` alone. Returns and raises as `send_state`.
+        """
+        message = owner_message(owner_key, content, session_id, run_id)
+        return await self._send(Topics.SESSION_CONSTRAINTS, message, timeout)
+
     async def _record(self, topic: str, run: Run, role: Role, content: Any, seconds: float) -> Message:
         message = _message(run, role, content)
         await self._send(topic, message, seconds)
@@ -459,10 +475,10 @@ class ContextClient:
                 named.answered.set()
 
 
-def owner_message(owner_key: str, content: Mapping[str, Any], session_id: str) -> Message:
-    """A message about an owner or one of its sessions, not about a run."""
+def owner_message(owner_key: str, content: Mapping[str, Any], session_id: str, run_id: str | None = None) -> Message:
+    """A message about an owner, one of its sessions or, where that is named, one of its runs."""
     return Message(
-        run_id=new_run_id(),
+        run_id=run_id or new_run_id(),
         owner_key=owner_key,
         role=Role.COMMAND,
         content=dict(content),

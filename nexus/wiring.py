@@ -3,7 +3,7 @@
 bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──┬─ PersistenceService ── MongoStore
                           ├─ PersistenceService ─ TurnMemory    ├─ TurnMemory ── TurnWorker ─ LanguageModel
                           ├─ ToolCallService ─ WorkingMemory    ├─ WorkingMemory ── Compactor, SummaryRefiner
-                          ├─ SessionStates, Facts               ├─ SessionStates, Facts
+                          ├─ SessionStates, Facts, Constraints  ├─ SessionStates, Facts, Constraints
                           ├─ ToolCatalog                        ├─ ToolRegistry
                           └─ stored settings                    └─ RequestLedger
 
@@ -24,14 +24,17 @@ from nexus.config import Settings, signing_of
 from nexus.config.loading import with_stored
 from nexus.config.sources import origins
 from nexus.connections import Transport
+from nexus.core.person import CONSTRAINT_SCOPES
 from nexus.core.ports import Bus, Embedder, LanguageModel, Row, Store, Subscription, TokenCounter
 from nexus.services.context.bounds import Share, Shares
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.context.person_blocks import constraints_text
 from nexus.services.memory.compactor import CompactionSettings, Compactor
 from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
+from nexus.services.person.constraints import Constraints
 from nexus.services.person.facts import Facts
 from nexus.services.recall.indexer import Indexer
 from nexus.services.recall.service import Recall
@@ -86,6 +89,7 @@ class Nexus:
     catalog: ToolCatalog
     states: SessionStates
     facts: Facts
+    constraints: Constraints
     turns: TurnMemory
     working_memory: MemoryServices | None  # None where none is kept
     recall: Recall | None  # None where it is off, as the next
@@ -117,6 +121,7 @@ class Nexus:
         settings = settings_in_force(self.settings, document or {})
         self.builder.settings = builder_settings(settings)
         self.turns.worker.settings = turn_settings(settings)
+        self.constraints.most_tokens = constraint_tokens(settings)
         if services := self.working_memory:
             services.memory.limits = memory_limits(settings)
             services.compactor.settings = compaction_settings(settings)
@@ -186,10 +191,22 @@ def create_nexus(
     )
     states = SessionStates(store, metrics)
     facts = Facts(store.facts, metrics)
+    constraints = create_constraints(settings, store, counter, metrics)
     services = None
     if settings.memory.working_memory:
         services = _memory_services(
-            settings, transport, store, model, counter, letters, persistence, turns, registry, metrics, recall
+            settings,
+            transport,
+            store,
+            model,
+            counter,
+            letters,
+            persistence,
+            turns,
+            constraints,
+            registry,
+            metrics,
+            recall,
         )
         for definition in definitions(memory_limits(settings)):
             registry.register(definition)
@@ -221,6 +238,7 @@ def create_nexus(
         catalog,
         states,
         facts,
+        constraints,
         turns,
         services,
         recall,
@@ -245,13 +263,21 @@ def _memory_services(  # noqa: PLR0917  # one for each part
     letters: DeadLetterWriter,
     persistence: PersistenceService,
     turns: TurnMemory,
+    constraints: Constraints,
     registry: ToolRegistry,
     metrics: PrometheusMetrics,
     recall: Recall | None,
 ) -> MemoryServices:
     compactor = Compactor(store.memory, store, counter, compaction_settings(settings))
     memory = WorkingMemory(
-        store.memory, store, compactor.compact, turns, recall=recall, limits=memory_limits(settings), metrics=metrics
+        store.memory,
+        store,
+        compactor.compact,
+        turns,
+        constraints=constraints,
+        recall=recall,
+        limits=memory_limits(settings),
+        metrics=metrics,
     )
     refiner = None
     if model:
@@ -270,6 +296,13 @@ def _memory_services(  # noqa: PLR0917  # one for each part
         is_announced=registry.is_tool_registered,
     )
     return MemoryServices(memory, compactor, refiner, tool_calls)
+
+
+def create_constraints(
+    settings: Settings, store: Store, counter: TokenCounter, metrics: PrometheusMetrics | None = None
+) -> Constraints:
+    """Constraints on a store, measured by the text that contexts show."""
+    return Constraints(store.constraints, constraints_text, counter, constraint_tokens(settings), metrics)
 
 
 def settings_in_force(settings: Settings, document: Mapping[str, Any]) -> Settings:
@@ -330,6 +363,13 @@ def turn_settings(settings: Settings) -> TurnSettings:
         again_s=settings.llm.again_s,
         settled_s=settings.llm.settle_s,
     )
+
+
+def constraint_tokens(settings: Settings) -> int:
+    """How many tokens the constraints of one scope may take: a third of their share of the smallest context."""
+    window = builder_settings(settings).window
+    smallest = min(map(window.limit, ("dialogue", "agent", "thinking")))
+    return int(smallest * settings.memory.budget.constraints.ceiling / len(CONSTRAINT_SCOPES))
 
 
 def memory_limits(settings: Settings) -> MemoryLimits:

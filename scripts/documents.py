@@ -22,6 +22,7 @@ from nexus.core.payloads import (
     Answer,
     AnswerMetadata,
     ConfigChanged,
+    ConstraintsChange,
     ErrorContent,
     FactsChange,
     LlmResult,
@@ -109,6 +110,12 @@ SCHEMAS: Final[Mapping[str, Any]] = {
     "memory-facts": _message(
         "FactsSaid", "Says what holds of a person.", FactsChange, metadata=_or_none(SessionMetadata)
     ),
+    "session-constraints": _message(
+        "ConstraintsChanged",
+        "Sets constraints, or takes them back.",
+        ConstraintsChange,
+        metadata=_or_none(SessionMetadata),
+    ),
     "config-changed": ConfigChanged,
     "memory-search": _message(
         "MemorySearched", "Asks long-term memory.", SearchQuery, metadata=_or_none(AnswerableMetadata)
@@ -151,6 +158,7 @@ CHANNELS: Final = (
     Channel(Topics.TOOLS_UNREGISTER, ["receive"], "tool-unregister", "Takes such a tool away."),
     Channel(Topics.SESSION_STATE, ["receive"], "session-state", "What is said of a session's state."),
     Channel(Topics.MEMORY_FACTS, ["receive"], "memory-facts", "What is said to hold of a person, or no longer does."),
+    Channel(Topics.SESSION_CONSTRAINTS, ["receive"], "session-constraints", "Sets constraints or takes them back."),
     Channel(Topics.MEMORY_SEARCH, ["receive"], "memory-search", "Asks what was said before."),
     Channel(Topics.MEMORY_SEARCH_RESULT, ["send"], "memory-search-result", "The answer to one without `reply_to`."),
     Channel(f"{Topics.MEMORY_SEARCH_RESULT}.{{reply_to}}", ["send"], "memory-search-result", "That to one with it."),

@@ -43,6 +43,14 @@ _RESULTS: Final[Mapping[str, tuple[str, Mapping[Event, str]]]] = {
         "Messages with facts by what became of them.",
         {Event.FACTS_RECORDED: "recorded", Event.FACTS_REFUSED: "refused", Event.FACTS_LOST: "lost"},
     ),
+    "nexus_constraints": (
+        "Messages on constraints by what became of them.",
+        {
+            Event.CONSTRAINTS_RECORDED: "recorded",
+            Event.CONSTRAINTS_REFUSED: "refused",
+            Event.CONSTRAINTS_LOST: "lost",
+        },
+    ),
     "nexus_turns": (
         "Turns by what became of them.",
         {
@@ -98,6 +106,7 @@ _QUEUES: Final = {
     Reading.UNWRITTEN_ROWS: "rows",
     Reading.UNWRITTEN_STATES: "states",
     Reading.UNWRITTEN_FACTS: "facts",
+    Reading.UNWRITTEN_CONSTRAINTS: "constraints",
     Reading.UNWRITTEN_TURNS: "turns",
     Reading.UNFINISHED_CALLS: "calls",
 }

@@ -66,6 +66,7 @@ _NOUNS: Final = {
     files.DETAILS: "detail",
     files.COMPACTIONS: "compaction",
     files.STATE: "state",
+    files.CONSTRAINTS: "constraint",
 }
 
 
@@ -77,7 +78,7 @@ def export_command(
     yes: Annotated[bool, typer.Option("--yes", help="Overwrite an export without asking.")] = False,
     config: Config = None,
 ) -> None:
-    """Write a session to a folder: messages, turns, state, compactions and working memory, as Markdown and JSON Lines.
+    """Write a session to a folder: messages, turns, state, constraints, compactions and memory, in Markdown and JSON.
 
     The folder appears when it is whole, readable by its owner alone. Exit 1 also when a turn could not be read and was
     left out.

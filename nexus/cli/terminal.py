@@ -45,6 +45,7 @@ from nexus.core.wire import explain
 from nexus.core.working_memory import WHOLE
 from nexus.log import configure_logging
 from nexus.services.history.rows import read_session_id
+from nexus.services.person.constraints import place_of
 from nexus.services.text.escape import PINNED_TAGS
 
 _Result = TypeVar("_Result")
@@ -148,6 +149,7 @@ async def require_session(store: Store, owner: str, session: str) -> None:
         await store.tail_messages(*key, WHOLE, limit=1)
         or await store.turns.latest_turn(*key)
         or await store.find_session_state(*key)
+        or await store.constraints.find_constraints(owner, [place_of("session", session, "")])
         or await memory.latest_overview(*key)
         or await memory.list_details(*key)
         or await memory.latest_compaction(*key)

@@ -31,6 +31,9 @@ class Event(StrEnum):
     FACTS_RECORDED = "facts_recorded"  # the facts of a message were stored, or were there already
     FACTS_REFUSED = "facts_refused"  # a message with facts was accepted, and its owner has too many
     FACTS_LOST = "facts_lost"  # the facts of a message were not stored when the service ended
+    CONSTRAINTS_RECORDED = "constraints_recorded"  # a message on constraints was stored
+    CONSTRAINTS_REFUSED = "constraints_refused"  # one was accepted, and there would have been too many with it
+    CONSTRAINTS_LOST = "constraints_lost"  # one was not stored when the service ended
     TURN_BEGUN = "turn_begun"
     TURN_CLOSED = "turn_closed"  # a turn was seen to be over, and summarised by rules
     TURN_SUMMARISED = "turn_summarised"
@@ -120,6 +123,7 @@ class Reading(StrEnum):
     UNWRITTEN_ROWS = "unwritten_rows"  # rows that were accepted and are not written
     UNWRITTEN_STATES = "unwritten_states"  # changes of sessions' states that were accepted and are not stored
     UNWRITTEN_FACTS = "unwritten_facts"  # messages with facts that were accepted and are not stored
+    UNWRITTEN_CONSTRAINTS = "unwritten_constraints"  # messages on constraints that were accepted and are not stored
     UNWRITTEN_TURNS = "unwritten_turns"  # turns that were begun and are not kept
     UNFINISHED_CALLS = "unfinished_calls"  # calls of memory tools that were accepted and have no result
     BUS_RECONNECTS = "bus_reconnects"  # how often the subscription was opened anew. Never falls

@@ -61,6 +61,7 @@ class Topics:
     TOOLS_UNREGISTER: Final = "tools.unregister"
     SESSION_STATE: Final = "session.state"
     MEMORY_FACTS: Final = "memory.facts"
+    SESSION_CONSTRAINTS: Final = "session.constraints"
     CONFIG_CHANGED: Final = "config.changed"
     MEMORY_SEARCH: Final = "memory.search"
     MEMORY_SEARCH_RESULT: Final = "memory.search.result"

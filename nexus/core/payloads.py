@@ -7,18 +7,29 @@ in describes the form to send; Nexus reads more than that, as docs/contract.md s
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import Part
 from nexus.core.models import Identifier, Metadata, Moment
-from nexus.core.person import MAX_TOPIC_CHARS, MAX_VALUE_CHARS, MOST_EVIDENCE, MOST_FACTS, FactLevel
+from nexus.core.person import (
+    MAX_CONSTRAINT_CHARS,
+    MAX_TOPIC_CHARS,
+    MAX_VALUE_CHARS,
+    MOST_EVIDENCE,
+    MOST_FACTS,
+    ConstraintKind,
+    ConstraintScope,
+    FactLevel,
+)
 from nexus.core.recall import Scope
 
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Layout = Literal["dialogue", "agent", "thinking"]
+ConstraintText = Annotated[str, Field(min_length=1, max_length=MAX_CONSTRAINT_CHARS, pattern=r"\S")]
+ConstraintId = Annotated[str, Field(pattern="^(owner|session|run)-[0-9a-f]{16}$")]
 # Of a person or a model: a text, or parts such as `{"type": "text", "text": …}`.
 Words = str | list[dict[str, Any]]
 
@@ -348,6 +359,38 @@ class ErrorContent(TypedDict):
 
 
 Answer = OpenAIContext | AnthropicContext | GeminiContext | ErrorContent
+
+
+class GivenConstraint(TypedDict):
+    """A rule for every answer; without more it is a `must` of the session."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # pydantic's name for it
+    text: ConstraintText
+    kind: NotRequired[ConstraintKind | None]
+    scope: NotRequired[ConstraintScope | None]
+
+
+GivenConstraints = Annotated[list[ConstraintText | GivenConstraint], Field(min_length=1, max_length=100)]
+
+
+class AddConstraints(TypedDict):
+    """Sets constraints."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # as above
+    op: Literal["add"]
+    constraints: GivenConstraints
+
+
+class RetireConstraints(TypedDict):
+    """Takes constraints back, by their ids or by what they say; it has one of the two."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # as above
+    op: Literal["retire"]
+    ids: NotRequired[Annotated[list[ConstraintId], Field(min_length=1, max_length=500)] | None]
+    constraints: NotRequired[GivenConstraints | None]
+
+
+ConstraintsChange = AddConstraints | RetireConstraints
 
 
 class SearchQuery(TypedDict):

@@ -87,3 +87,15 @@ class ConstraintSource(Protocol):
         Raises:
             StoreUnavailableError: they cannot be read now.
         """
+
+    async def pin(
+        self, owner_key: str, session_id: str, run_id: str, given: Mapping[str, Any], *, message_id: str = ""
+    ) -> tuple[Constraint, int]:
+        """Set the constraint that `{text, kind?, scope?}` says; returns it, and how many are in force for the run.
+
+        One that is in force stays as it is, and so does one that this message has set before.
+
+        Raises:
+            ValueError: it is none, or there are too many; what is allowed.
+            StoreUnavailableError, StoreRejectedError: it is not stored.
+        """

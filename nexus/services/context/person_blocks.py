@@ -53,3 +53,8 @@ def mood_block(request: BuildRequest, earlier: Iterable[HistoryMessage] = ()) ->
         return None
     text = _MOOD.format(label=mood.label, trend=mood.trend, confidence=mood.confidence)
     return Block("MOOD", "user", text, mood.sources)
+
+
+def constraints_text(constraints: Sequence[Constraint]) -> str:
+    """What `constraints_block` shows, `""` for none."""
+    return "".join(block.text for block in constraints_block(constraints))

@@ -16,7 +16,7 @@ from nexus.core.concurrency import Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import to_milliseconds, utc_now
-from nexus.core.ports import MemoryStore, MessageStore, RecallSource, Row, TurnSource
+from nexus.core.ports import ConstraintSource, MemoryStore, MessageStore, RecallSource, Row, TurnSource
 from nexus.core.working_memory import (
     Compaction,
     CompactionJob,
@@ -36,6 +36,7 @@ from nexus.services.tools.memory_tools import (
     CompactHistory,
     MemoryCall,
     MemoryLimits,
+    PinConstraint,
     ReadDetail,
     SearchMemory,
     UpdateOverview,
@@ -54,6 +55,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 _VERSIONS_LOOKED_BACK: Final = 5
 _MOST_NAMES_TOLD: Final = 50
 
+_HOW_LONG: Final = {
+    "run": "for this exchange",
+    "session": "for this session",
+    "owner": "for all sessions of this person",
+}
 _NOTHING_TO_COMPACT: Final = (
     "There is nothing to compact: what is not under a summary yet are the newest messages, which are to stay, "
     "exchanges that are not over, or messages of the other kind. Nothing was changed."
@@ -81,6 +87,7 @@ class WorkingMemory:
         compact: Compact,
         turns: TurnSource | None = None,
         *,
+        constraints: ConstraintSource,
         recall: RecallSource | None = None,
         limits: MemoryLimits | None = None,
         metrics: Metrics | None = None,
@@ -89,6 +96,7 @@ class WorkingMemory:
         self._messages = messages
         self._compact_session = compact
         self._turns = turns
+        self._constraints = constraints
         self._recall = recall
         self._metrics = metrics or NoMetrics()
         self._background: BackgroundCompactions | None = None
@@ -137,6 +145,8 @@ class WorkingMemory:
             case WriteDetail():
                 detail = await self._write_detail(call, caller)
                 return f"{detail.name} is kept as version {detail.version}, {detail.bytes} bytes."
+            case PinConstraint():
+                return await self._pin(call, caller)
             case ReadDetail():
                 return _part_of(await self._find_detail(call.name, caller), call)
             case SearchMemory():
@@ -234,6 +244,18 @@ class WorkingMemory:
             for found in read_all(Detail, caller.session, [await self._store.find_detail(*caller.session, same.name)]):
                 return found
         raise CallRefusedError(f"name: there is no detail {name!r}; {_names_of(known)}")
+
+    async def _pin(self, call: PinConstraint, caller: Caller) -> str:
+        key = (*caller.session, caller.run_id)
+        try:
+            constraint, count = await self._constraints.pin(*key, call.given, message_id=caller.call_id)
+        except ValueError as error:
+            raise CallRefusedError(str(error)) from None
+        held = "1 constraint holds" if count == 1 else f"{count} constraints hold"
+        return (
+            f"{constraint.id} is pinned {_HOW_LONG[constraint.scope]}, and in [CONSTRAINTS] from the next context on. "
+            f"{held} now."
+        )
 
     async def _compact(self, call: CompactHistory, caller: Caller) -> str:
         request = CompactionRequest(

@@ -3,14 +3,14 @@
 - A message that takes long to read is read in a thread, one of an owner at a time, and what the owner sent after it
   waits behind it, but for requests. Where its owner cannot be found without reading it, or there is no room, it may
   be overtaken.
-- A message is acknowledged when its work is done: a result when it is written, a tool, a session's state or a
-  fact when it is stored. Until then a bus that keeps messages keeps it.
+- A message is acknowledged when its work is done: a result when it is written, a tool, a session's state, a
+  fact or a constraint when it is stored. Until then a bus that keeps messages keeps it.
 - Only requests are answered, so any other unusable message becomes a dead letter.
 """
 
 import math
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from nexus.core.wire import EnvelopeError, find_sender
 from nexus.services.history.forms import left_out_of, native
 from nexus.services.history.rows import ROW_MAKERS, is_empty_answer, row_of
 from nexus.services.persistence import PersistenceService
+from nexus.services.person.constraints import Constraints
 from nexus.services.person.facts import Facts
 from nexus.services.requests.answerer import MOST_REFUSALS_PER_OWNER, RequestService
 from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader
@@ -55,6 +56,7 @@ _MOST_RESULTS_ASIDE: Final = 1_024
 _MOST_TOOLS: Final = 64
 _MOST_STATES: Final = 64
 _MOST_FACTS: Final = 64
+_MOST_CONSTRAINTS: Final = 64
 # Shared by topics.
 _MOST_LETTERS, _MOST_LETTER_BYTES = 8_192, 128 << 20
 # From this size on a message may take above 20 ms to read, and to verify in another spelling than the canonical one.
@@ -104,6 +106,7 @@ def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
         Work(Topics.TOOLS_UNREGISTER, _MOST_TOOLS),
         Work(Topics.SESSION_STATE, _MOST_STATES),
         Work(Topics.MEMORY_FACTS, _MOST_FACTS),
+        Work(Topics.SESSION_CONSTRAINTS, _MOST_CONSTRAINTS),
         *calls,
     )
 
@@ -122,6 +125,7 @@ class Dispatcher:
         catalog: ToolCatalog,
         states: SessionStates,
         facts: Facts,
+        constraints: Constraints,
         suspects: SuspectReader,
         dead_letters: DeadLetterWriter,
         reload: Callable[[], Awaitable[None]],
@@ -133,8 +137,11 @@ class Dispatcher:
         self._requests = requests
         self._persistence = persistence
         self._catalog = catalog
-        self._states = states
-        self._facts = facts
+        self._keepers: Mapping[str, Callable[[Message, int, Settled], bool]] = {
+            Topics.SESSION_STATE: states.offer,
+            Topics.MEMORY_FACTS: facts.offer,
+            Topics.SESSION_CONSTRAINTS: constraints.offer,
+        }
         self._suspects = suspects
         self._dead_letters = dead_letters
         self._reload = reload
@@ -312,10 +319,8 @@ class Dispatcher:
                 return self._take(
                     delivery, message, partial(self._persistence.offer, row, len(delivery.payload), settled)
                 )
-            case Topics.SESSION_STATE:
-                return self._keep(delivery, message, self._states.offer)
-            case Topics.MEMORY_FACTS:
-                return self._keep(delivery, message, self._facts.offer)
+            case topic if topic in self._keepers:
+                return self._keep(delivery, message, self._keepers[topic])
             case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
                 # Streams deliver it twice: to every replica as news, and to one replica as work.
                 settled = partial(self._settle, delivery, message.id)

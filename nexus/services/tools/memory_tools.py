@@ -19,11 +19,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from nexus.core.person import CONSTRAINT_SCOPES, KINDS, MAX_CONSTRAINT_CHARS
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.recall import SCOPES, Scope
 from nexus.core.working_memory import STRATEGIES, TARGETS, Strategy, Target
 
 COMPACT_HISTORY: Final = "compact_history"
+PIN_CONSTRAINT: Final = "pin_constraint"
 UPDATE_WORKING_MEMORY: Final = "update_working_memory"
 WRITE_MEMORY_DETAIL: Final = "write_memory_detail"
 READ_MEMORY_DETAIL: Final = "read_memory_detail"
@@ -31,7 +33,7 @@ SEARCH_MEMORY: Final = "search_memory"
 
 # Tools that change nothing.
 READING_TOOLS: Final = frozenset({READ_MEMORY_DETAIL, SEARCH_MEMORY})
-MEMORY_TOOLS: Final = READING_TOOLS | {COMPACT_HISTORY, UPDATE_WORKING_MEMORY, WRITE_MEMORY_DETAIL}
+MEMORY_TOOLS: Final = READING_TOOLS | {COMPACT_HISTORY, PIN_CONSTRAINT, UPDATE_WORKING_MEMORY, WRITE_MEMORY_DETAIL}
 
 _NAME_CHARS: Final = 64
 # Messages that a search finds at most.
@@ -94,6 +96,27 @@ _TOOLS: Final[Mapping[str, _Tool]] = {
             "keep_recent": _number_of("How many of the newest messages stay in any case.", most=1_000, default=5),
         },
         required=("target", "strategy"),
+    ),
+    PIN_CONSTRAINT: _Tool(
+        "Keep a rule in view, word for word, in [CONSTRAINTS] of every context from the next one on: it is never "
+        "summarised or left out. Call it when the person sets a rule for your answers or your work that is to last, "
+        "and give it in the person's own words. What is to be remembered but binds nobody belongs into the overview.",
+        {
+            "text": _text_of("The rule, alone and complete.", MAX_CONSTRAINT_CHARS),
+            "kind": _one_of(
+                KINDS,
+                "must: what has to be done. must_not: what must not be done. format: how answers look. scope: what the "
+                "work is about, and what it is not.",
+                default="must",
+            ),
+            "scope": _one_of(
+                CONSTRAINT_SCOPES,
+                "For how long it holds. run: this exchange alone. session: this session. owner: all sessions of this "
+                "person.",
+                default="session",
+            ),
+        },
+        required=("text",),
     ),
     READ_MEMORY_DETAIL: _Tool(
         "Open a detail that is listed in [WORKING_MEMORY]: a note of yours, or archived messages word for word. "
@@ -162,7 +185,7 @@ _TOOLS: Final[Mapping[str, _Tool]] = {
 
 
 def definitions(limits: MemoryLimits | None = None) -> list[dict[str, Any]]:
-    """The definitions of all five in the OpenAI function form, by name."""
+    """The definitions of all in the OpenAI function form, by name."""
     limits = limits or MemoryLimits()
     made = []
     for name, tool in _TOOLS.items():
@@ -255,7 +278,14 @@ class SearchMemory:
     limit: int = DEFAULT_FOUND
 
 
-MemoryCall = CompactHistory | UpdateOverview | WriteDetail | ReadDetail | SearchMemory
+@dataclass(frozen=True, slots=True)
+class PinConstraint:
+    """Set a constraint; what is given is read where those of messages are."""
+
+    given: Mapping[str, Any]
+
+
+MemoryCall = CompactHistory | PinConstraint | UpdateOverview | WriteDetail | ReadDetail | SearchMemory
 
 
 def read_call(name: str, given: Any, limits: MemoryLimits | None = None) -> MemoryCall:
@@ -272,6 +302,8 @@ def read_call(name: str, given: Any, limits: MemoryLimits | None = None) -> Memo
             _word(arguments, "strategy", STRATEGIES),
             _whole_number(arguments, "keep_recent", allowed),
         )
+    if name == PIN_CONSTRAINT:
+        return PinConstraint(arguments)
     if name == READ_MEMORY_DETAIL:
         return ReadDetail(
             read_name(arguments.get("name")),

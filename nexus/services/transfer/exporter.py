@@ -1,4 +1,4 @@
-"""Export of a session with all that its next context is made of (contract §7).
+"""Export of a session with all that its next context is made of, the owner's constraints included (contract §7).
 
 Compactions are read before messages, so that none of the export names a message that was recorded later. The header is
 written last, when the counts are known.
@@ -17,6 +17,7 @@ from nexus.core.ports import MemoryStore, Row
 from nexus.core.ports.store import LARGEST, TransferableStore
 from nexus.core.turns import Turn
 from nexus.core.working_memory import Compaction, Detail, Overview
+from nexus.services.person.constraints import Target, known_in
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.folder import Header, NewFolder, json_line, json_of_model
 
@@ -47,6 +48,7 @@ async def export_session(
         "details": await _put_all(folder, files.DETAILS, _details(store.memory, key, folder)),
     }
     has_state = await _write_state(store, key, folder)
+    counts["constraints"] = await _put_all(folder, files.CONSTRAINTS, _constraints(store, key))
     counts["turns"] = await _put_all(folder, files.TURNS, _turns(store, key, unreadable))
     counts["messages"] = await _put_all(folder, files.MESSAGES, _messages(store, key, advance))
     header = Header(
@@ -125,6 +127,12 @@ async def _details(store: MemoryStore, key: tuple[str, str], folder: NewFolder) 
                 folder.write(f"{files.DETAIL_FOLDER}/{names[name]}", value.pop("content"))
             yield value
         after = page[-1]["name"], page[-1]["version"]
+
+
+async def _constraints(store: TransferableStore, key: tuple[str, str]) -> AsyncIterator[Row]:
+    for constraint in await known_in(store.constraints, Target(*key, "")):
+        if constraint.holds:
+            yield constraint.model_dump(mode="json")
 
 
 async def _write_state(store: TransferableStore, key: tuple[str, str], folder: NewFolder) -> bool:

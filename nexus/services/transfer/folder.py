@@ -21,12 +21,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from nexus.core.models import Identifier, Moment
+from nexus.core.person import Constraint
 from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
 from nexus.core.signing import parsed
 from nexus.core.turns import Turn
 from nexus.core.wire import explain, is_deeper
 from nexus.core.working_memory import Compaction, Detail, Overview
+from nexus.services.person.constraints import Target, moved
 from nexus.services.tools.memory_tools import is_reserved, read_name
 
 HEADER: Final = "session.json"
@@ -34,6 +36,7 @@ MESSAGES: Final = "messages.jsonl"
 TURNS: Final = "turns.jsonl"
 COMPACTIONS: Final = "compactions.jsonl"
 STATE: Final = "state.json"
+CONSTRAINTS: Final = "constraints.jsonl"
 MEMORY_FOLDER: Final = "working-memory"
 OVERVIEW: Final = f"{MEMORY_FOLDER}/overview.md"
 REVISIONS: Final = f"{MEMORY_FOLDER}/revisions.jsonl"
@@ -41,7 +44,7 @@ DETAILS: Final = f"{MEMORY_FOLDER}/details.jsonl"
 DETAIL_FOLDER: Final = f"{MEMORY_FOLDER}/detail"
 SUFFIX: Final = ".md"
 # Names in the folder itself.
-TOP: Final = frozenset({HEADER, MESSAGES, TURNS, COMPACTIONS, STATE, MEMORY_FOLDER})
+TOP: Final = frozenset({HEADER, MESSAGES, TURNS, COMPACTIONS, STATE, CONSTRAINTS, MEMORY_FOLDER})
 
 # As deep as MongoDB keeps a document; in JSON each object of it may stand in another one.
 _MOST_DEPTH: Final = 100
@@ -99,6 +102,7 @@ class Header(BaseModel):
     revisions: int = _Count
     details: int = _Count
     has_state: bool = False
+    constraints: int = Field(default=0, ge=0)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -110,6 +114,7 @@ class Header(BaseModel):
             REVISIONS: self.revisions,
             DETAILS: self.details,
             STATE: int(self.has_state),
+            CONSTRAINTS: self.constraints,
         }
 
 
@@ -224,6 +229,18 @@ def state_in(folder: Folder, store: TransferableStore) -> Row | None:
         return store.transfer.checked(store.transfer.from_json(value))
     except ValueError as error:
         raise ValueError(f"{STATE}: {error}") from None
+
+
+def constraints_in(folder: Folder, target: Target) -> Iterator[tuple[str, Constraint]]:
+    """The constraints of an export behind their places, as those of another owner and session."""
+    for place, value in _objects(folder, CONSTRAINTS):
+        constraint = _model(place, value, Constraint)
+        if constraint.scope == "run" or not constraint.holds:
+            raise ValueError(f"{place}: one in force is needed, of scope owner or session")
+        try:
+            yield place, moved(constraint, target)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
 
 
 def explained(error: ValidationError) -> str:

@@ -25,10 +25,12 @@ from pydantic_core import PydanticSerializationError
 
 from nexus.core.errors import NexusError, StoreRejectedError
 from nexus.core.models import SECOND, is_object_id
+from nexus.core.person import Constraint
 from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
 from nexus.core.turns import Turn, TurnStatus
 from nexus.core.working_memory import Compaction, Detail, Overview
+from nexus.services.person.constraints import MOST_IN_FORCE, Target, known_in, merge, setting
 from nexus.services.transfer import folder as files
 
 _PAGE: Final = 50
@@ -158,9 +160,45 @@ class _State:
         return int(await self.store.put_session_state(*self.session, documents[0], row["revision"] if row else 0))
 
 
+@dataclass(frozen=True, slots=True)
+class _Constraints:
+    """Those of the owner and of the session; whatever others the owner has stays in force beside them."""
+
+    folder: files.Folder
+    store: TransferableStore
+    target: Target
+    file: str = files.CONSTRAINTS
+
+    def items(self) -> Iterator[_Item]:
+        for place, constraint in files.constraints_in(self.folder, self.target):
+            yield _Item(place, constraint.id, constraint.id, constraint.model_dump(), b"")
+
+    async def stored(self) -> AsyncIterator[tuple[Key, str, bytes]]:
+        given = {item.key: item.document for item in self.items()}
+        known = await known_in(self.store.constraints, self.target)
+        all_ids = given.keys() | {each.id for each in known if each.holds}
+        for scope in ("owner", "session"):
+            if (count := sum(each.startswith(scope) for each in all_ids)) > MOST_IN_FORCE:
+                fault = f"{count} of scope {scope} would be in force, at most {MOST_IN_FORCE} are allowed"
+                raise NexusError(f"{self.file}: {fault}; nothing was written")
+        for each in known:
+            if each.holds and (each.id in given or each.scope == "session"):
+                yield each.id, f"constraint {each.id}", b""
+            elif each.id in given and each.valid_to and each.valid_to >= given[each.id]["valid_from"]:
+                yield each.id, f"constraint {each.id}, taken back since,", b"taken back"
+
+    async def insert(self, documents: Sequence[Row]) -> int:
+        change = setting(Constraint.model_validate(document) for document in documents)
+        try:
+            await merge(self.store.constraints, self.target.owner_key, change)
+        except ValueError as error:
+            raise NexusError(f"{self.file}: {error}") from None
+        return len(documents)
+
+
 # `items` are those of the export, `stored` key, name and digest of those of the session; `insert` stores documents up
 # to the first whose key is taken, and returns how many.
-_Part: TypeAlias = _Messages | _Models | _State
+_Part: TypeAlias = _Messages | _Models | _State | _Constraints
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +373,7 @@ def _parts(
             partial(_one_by_one, memory.insert_compaction),
         ),
         _State(folder, store, session),
+        _Constraints(folder, store, Target(*session, "")),
     ]
 
 

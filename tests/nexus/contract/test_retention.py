@@ -36,6 +36,7 @@ from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnWorker
 from tests.nexus.contract.test_memory import overview
 from tests.nexus.contract.test_store import OWNERS, Place, insert_all, place
+from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.old_session import BEGUN, DAY, KEY, OWNER, SESSION, object_id, planted, run_of, said, turn_of
 from tests.nexus.support.waiting import until
@@ -96,7 +97,12 @@ async def context(store: Store, layout: str) -> bytes:
         ToolRegistry(),
         MemoryLedger(MemoryBus()),
         turns=Onlooker(store.turns, store, TurnWorker(store.turns, store)),
-        memory=WorkingMemory(store.memory, store, Compactor(store.memory, store, counter).compact),
+        memory=WorkingMemory(
+            store.memory,
+            store,
+            Compactor(store.memory, store, counter).compact,
+            constraints=constraints_on(store),
+        ),
         counter=counter,
     )
     human = {"id": "asked", "role": "HUMAN", "run_id": "asking", "owner_key": OWNER, "content": "And now?"}

@@ -41,6 +41,7 @@ PUBLISHED = (
     "llm.results",
     "tools.results",
     "session.state",
+    "session.constraints",
     "memory.facts",
     "memory.search",
 )
@@ -146,9 +147,9 @@ async def test_a_request_is_answered(server: RedisServer, mongo_uri: str, databa
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_orchestrator_with_tools(server: RedisServer, mode: Mode) -> None:
-    """With the topic beside `session.state`, as docs/orchestrators.md says, it may register them."""
+    """With the topic beside `session.*`, as docs/orchestrators.md says, it may register them."""
     (rule,) = [rule for rule in RULES if rule.startswith(f"ACL SETUSER orchestrator{USERS[mode]} ")]
-    rule = re.sub(r"(\S*?)docs:session\.state", r"\g<0> \1docs:tools.register", rule)
+    rule = re.sub(r"(\S*?)docs:session\.\*", r"\g<0> \1docs:tools.register", rule)
     rule = rule.replace(f"orchestrator{USERS[mode]} ", "with-tools ", 1)
     await server.ask(*shlex.split(rule))
     async with (

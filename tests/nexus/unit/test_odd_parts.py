@@ -220,8 +220,8 @@ async def trying() -> AsyncIterator[Trial]:
     ledger = MemoryLedger(bus)
     nexus = create_nexus(Settings(), Transport(bus, ledger, letters, ledger, ledger.outbox), store, None)
     dispatcher = Dispatcher(
-        *(nexus.bus, nexus.requests, nexus.persistence, nexus.catalog, nexus.states, nexus.facts, nexus.suspects),
-        *(nexus.dead_letter_writer, nexus.reload_settings, nexus.requests.settings),
+        *(nexus.bus, nexus.requests, nexus.persistence, nexus.catalog, nexus.states, nexus.facts),
+        *(nexus.constraints, nexus.suspects, nexus.dead_letter_writer, nexus.reload_settings, nexus.requests.settings),
     )
     async with AsyncExitStack() as stack:
         for part in (
@@ -231,6 +231,7 @@ async def trying() -> AsyncIterator[Trial]:
             nexus.catalog,
             nexus.states,
             nexus.facts,
+            nexus.constraints,
             dispatcher,
         ):
             await stack.enter_async_context(part.running())

@@ -32,6 +32,7 @@ def test_topics() -> None:
         "TOOLS_UNREGISTER": "tools.unregister",
         "SESSION_STATE": "session.state",
         "MEMORY_FACTS": "memory.facts",
+        "SESSION_CONSTRAINTS": "session.constraints",
         "CONFIG_CHANGED": "config.changed",
         "MEMORY_SEARCH": "memory.search",
         "MEMORY_SEARCH_RESULT": "memory.search.result",

@@ -11,6 +11,7 @@ from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.tools.memory_tools import MemoryLimits
+from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fakes import FakeStore
 
@@ -80,7 +81,9 @@ def memory_on(
 ) -> WorkingMemory:
     """A working memory on that store."""
     compact = (compacting or Compacting()).compact
-    return WorkingMemory(store.memory, store, compact, recall=recall, limits=MemoryLimits(**limits))
+    return WorkingMemory(
+        store.memory, store, compact, constraints=constraints_on(store), recall=recall, limits=MemoryLimits(**limits)
+    )
 
 
 def raced() -> tuple[FakeStore, RacedMemory]:

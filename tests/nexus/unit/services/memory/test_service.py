@@ -11,6 +11,7 @@ from nexus.core.working_memory import CompactionRequest, Snapshot
 from nexus.services.memory.documents import TEMPLATE
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
+from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.memory.calling import (
@@ -217,6 +218,7 @@ async def test_a_sub_agent(name: str) -> None:
         "read_memory_detail": {"name": "x"},
         "search_memory": {"query": "x"},
         "compact_history": {"target": "all", "strategy": "summarize"},
+        "pin_constraint": {"text": "x"},
         "update_working_memory": {"content": "x"},
         "write_memory_detail": {"name": "x", "content": "x"},
     }[name]
@@ -248,7 +250,9 @@ async def test_the_turn_is_known() -> None:
     store, turns = FakeStore(), FakeTurns()
     key = {"owner_key": "ada", "session_id": "s"}
     turns.plant({**key, "id": "turn_4_1", "turn_number": 4, "run_id": "run_9", "task_context": ""})
-    await update(WorkingMemory(store.memory, store, Compacting().compact, turns), "a")
+    await update(
+        WorkingMemory(store.memory, store, Compacting().compact, turns, constraints=constraints_on(store)), "a"
+    )
     assert store.memory.rows["working_memory"][0]["turn_number"] == 4
 
 

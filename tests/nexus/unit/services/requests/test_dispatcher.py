@@ -30,6 +30,7 @@ from nexus.services.requests.tool_calls import ToolCallService
 from nexus.services.session_state.merge import state_in
 from nexus.services.session_state.service import SessionStates
 from nexus.services.tools.registry import ToolCatalog, ToolRegistry
+from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until
@@ -133,6 +134,7 @@ async def dispatching(bodies_up_to: int | None = None, **settings: Any) -> Async
     bus, store, letters, metrics, registry = SettlingBus(), PickyStore(), Letters(), RecordingMetrics(), ToolRegistry()
     persistence, catalog = FullPersistence(store, metrics), ToolCatalog(registry, store)
     states, facts = SessionStates(store, metrics), Facts(store.facts, metrics)
+    constraints = constraints_on(store, metrics=metrics)
     ledger = SettlingLedger(bus)
     reloads: list[None] = []
 
@@ -140,16 +142,15 @@ async def dispatching(bodies_up_to: int | None = None, **settings: Any) -> Async
         reloads.append(None)
 
     limits = RequestSettings(**settings)
-    async with persistence.running(), catalog.running(), states.running(), facts.running():
+    async with persistence.running(), catalog.running(), states.running(), facts.running(), constraints.running():
         builder = ContextBuilder(persistence, store, registry, ledger)
         writer = DeadLetterWriter(letters, metrics, bodies_up_to)
         service = RequestService(builder, bus, ledger, writer, limits, metrics)
-        memory = WorkingMemory(store.memory, store, no_compaction)
+        memory = WorkingMemory(store.memory, store, no_compaction, constraints=constraints)
         calls = FullCalls(memory, bus, ledger, writer, persistence, store.ping, limits)
         suspects = SuspectReader(ledger, limits)
-        dispatcher = Dispatcher(
-            bus, service, persistence, catalog, states, facts, suspects, writer, reload, limits, calls
-        )
+        parts = bus, service, persistence, catalog, states, facts, constraints
+        dispatcher = Dispatcher(*parts, suspects, writer, reload, limits, calls)
         async with service.running(), calls.running(), dispatcher.running():
             yield Trial(
                 bus, ledger, store, persistence, registry, letters, service, calls, dispatcher, metrics, reloads
@@ -201,6 +202,11 @@ KEPT: list[tuple[str, Callable[[], Message], Event | None]] = [
     (Topics.TOOLS_UNREGISTER, lambda: message(Role.SYSTEM, {"name": "web_search"}), None),
     (Topics.SESSION_STATE, lambda: message(Role.COMMAND, {"op": "set", "state": {"role": "r"}}), Event.STATE_REFUSED),
     (Topics.MEMORY_FACTS, lambda: message(Role.COMMAND, {"op": "add", "facts": [FACT]}), Event.FACTS_REFUSED),
+    (
+        Topics.SESSION_CONSTRAINTS,
+        lambda: message(Role.COMMAND, {"op": "add", "constraints": ["r"]}),
+        Event.CONSTRAINTS_REFUSED,
+    ),
 ]
 WORK: list[tuple[str, Callable[[], Message]]] = [
     *((topic, made) for topic, made, _ in KEPT),
@@ -325,7 +331,13 @@ class TestTopics:
         assert (shared[Topics.MEMORY_SEARCH].most, work(3)[1].most) == (1, 1)
         assert [topic for topic, item in shared.items() if item.sheds] == [*ANSWER_TOPICS]
         results = {Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.RUNS_INPUT}
-        kept = {Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.SESSION_STATE, Topics.MEMORY_FACTS}
+        kept = {
+            Topics.TOOLS_REGISTER,
+            Topics.TOOLS_UNREGISTER,
+            Topics.SESSION_STATE,
+            Topics.MEMORY_FACTS,
+            Topics.SESSION_CONSTRAINTS,
+        }
         assert {*shared} == {*ANSWER_TOPICS, *results, *kept}
         with_tools = {item.topic: item.most for item in work(7, tool_calls=True)}
         assert with_tools == {item.topic: item.most for item in work(7)} | {Topics.TOOLS_REQUESTS: 64}
@@ -380,6 +392,7 @@ class TestFaults:
             Topics.TOOLS_UNREGISTER,
             Topics.SESSION_STATE,
             Topics.MEMORY_FACTS,
+            Topics.SESSION_CONSTRAINTS,
         ],
     )
     async def test_no_message(self, topic: str, payload: bytes, cause: DeadLetterCause) -> None:
@@ -427,6 +440,27 @@ class TestFaults:
                 "content.facts[0].value: is missing or blank; a text of 1 to 500 characters is needed",
                 {},
             ),
+            (
+                Topics.SESSION_CONSTRAINTS,
+                Role.COMMAND,
+                {"op": "add", "constraints": [{"text": "b", "kind": "should"}]},
+                "content.constraints[0].kind: 'should' is unknown; allowed: must, must_not, format, scope",
+                {},
+            ),
+            (
+                Topics.SESSION_CONSTRAINTS,
+                Role.COMMAND,
+                {"op": "add", "constraints": ["x" * 2_000 + str(n) for n in range(9)]},
+                "content.constraints[0].text: 2001 characters, at most 2000 are allowed",
+                {},
+            ),
+            (
+                Topics.SESSION_CONSTRAINTS,
+                Role.COMMAND,
+                {"op": "add", "constraints": [f"{n} {'x ' * 990}" for n in range(100)]},
+                "tokens, at most 10000 are allowed; take some back first",
+                {Event.CONSTRAINTS_REFUSED: 1},
+            ),
             (Topics.RUNS_INPUT, Role.AI, "and umbrellas?", "role: HUMAN is needed", {}),
             (Topics.RUNS_INPUT, Role.HUMAN, [{"type": "text", "text": " \n"}], "content: is empty", {}),
         ],
@@ -435,6 +469,9 @@ class TestFaults:
             "a state that is none",
             "a state that becomes too large",
             "a fact that is none",
+            "a constraint that is none",
+            "a constraint that is too long",
+            "constraints that are too many",
             "a person's words from a model",
             "a person who says nothing",
         ],

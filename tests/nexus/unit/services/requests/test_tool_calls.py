@@ -23,6 +23,7 @@ from nexus.services.persistence import PersistenceService
 from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings, read_tool_call
 from nexus.services.requests.tool_calls import ToolCallService
+from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until
@@ -49,7 +50,7 @@ class StrangeMemory(WorkingMemory):
     """
 
     def __init__(self, store: FakeStore) -> None:
-        super().__init__(store.memory, store, no_compaction)
+        super().__init__(store.memory, store, no_compaction, constraints=constraints_on(store))
         self.gate = anyio.Event()
         self.gate.set()
         self.ran: list[Caller] = []
