@@ -220,6 +220,7 @@ def create_nexus(
         turns=turns,
         memory=services.memory if services else None,
         recall=recall,
+        facts=facts,
         counter=counter,
         metrics=metrics,
     )

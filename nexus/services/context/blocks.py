@@ -31,6 +31,7 @@ _ITEMS: Final = {
     "FOLDER_NOTES": "note",
     "THINKING_ROUNDS": "round",
     "RECALL": "hit",
+    "FRIENDS_INFO": "fact",
 }
 
 

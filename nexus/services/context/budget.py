@@ -41,7 +41,7 @@ _NO_LIMIT: Final = 1 << 62
 # The largest parts of a context are named where it is too large.
 _NAMED_PARTS: Final = 5
 # Blocks that can grow and are bounded when they are made.
-_GROWING: Final = {"RECALL": "recall", "THINKING_ROUNDS": "rounds"}
+_GROWING: Final = {"RECALL": "recall", "FACTS": "facts", "THINKING_ROUNDS": "rounds"}
 _LEFT_OUT: Final = (
     "(left out: a result of {count} characters, for which there was no room in the context; what is needed of it has "
     "to be asked for in smaller parts)"

@@ -25,6 +25,7 @@ from nexus.core.metrics import Metrics, NoMetrics, Part, Stage
 from nexus.core.models import Message, Role, new_run_id
 from nexus.core.ports import (
     DocumentStore,
+    FactSource,
     MemorySource,
     OutboxRow,
     RecallSource,
@@ -148,11 +149,14 @@ class ContextBuilder:
         turns: TurnSource | None = None,
         memory: MemorySource | None = None,
         recall: RecallSource | None = None,
+        facts: FactSource | None = None,
         counter: TokenCounter | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or NoMetrics()
-        self._sources = Sources(conversation, documents, tools, ledger, states, turns, memory, recall, self._metrics)
+        self._sources = Sources(
+            conversation, documents, tools, ledger, states, turns, memory, recall, facts, self._metrics
+        )
         self._cooldown = CompactionCooldown()
         self._counter = counter
         self.settings = settings or BuilderSettings()
@@ -474,6 +478,7 @@ def _dialogue_prefix(
         input_id=request.human.id,
         recall=gathered.recall.block if gathered.recall else None,
         mood=None if said is None else mood_block(request, said),
+        facts=gathered.facts,
     )
     assembled = fit_dialogue(given, build.budget_with(tools))
     assembled = gathered.recall.counted(assembled) if gathered.recall else assembled

@@ -13,6 +13,7 @@ from nexus.core.models import LeftOut, parse_moment
 from nexus.services.context.blocks import Assembled, Block, Dropped, assemble, source_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
+from nexus.services.context.person_blocks import FACTS_HEAD, NO_FACTS, KnownFacts
 from nexus.services.context.prompts import describe_tools, identity_block
 from nexus.services.history.forms import not_understood
 from nexus.services.history.merge import Utterance, merge, newest, read_dialogue
@@ -26,6 +27,7 @@ from nexus.services.text.tokens import Measure
 # all there, it shares the identity alone.
 _STABLE: Final = 2
 _STABLE_WITHOUT_TOOLS: Final = 1
+_FACTS_OF_SHARE: Final = "window: facts take more than their share (memory.budget.facts); the latest are shown"
 _NO_CONVERSATIONS: Final = "(No previous conversations yet)"
 _UNKNOWN_TIME: Final = "Unknown time"
 _NO_TEXT: Final = "[工具调用结果]"
@@ -47,6 +49,7 @@ class DialogueInput:
         input_id: id of the input's message.
         cut: tags of the blocks of whose text only the beginning is given.
         recall: `[RECALL]`; None for none.
+        facts: what is known of the person beside the profile.
         constraints: `[CONSTRAINTS]`; nothing for none.
         mood: `[MOOD]`; None for none.
     """
@@ -65,6 +68,7 @@ class DialogueInput:
     input_id: str = ""
     cut: frozenset[str] = frozenset()
     recall: Block | None = None
+    facts: KnownFacts = NO_FACTS
     constraints: Sequence[Block] = ()
     mood: Block | None = None
 
@@ -120,7 +124,7 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whol
         identity_block(),
         _capabilities(given.tools),
         memory.block,
-        FriendsInfoFormatter.render(given.user_profile, given.default_profile),
+        FriendsInfoFormatter.render(given.user_profile, given.default_profile, given.facts),
         *given.constraints,
         *([given.recall] if given.recall else []),
         *([given.mood] if given.mood else []),
@@ -138,6 +142,7 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whol
             "repaired": memory.repaired,
         },
         stable=_STABLE if given.tools_complete else _STABLE_WITHOUT_TOOLS,
+        repairs=[_FACTS_OF_SHARE] if given.facts.dropped else [],
         left_out=memory.left_out,
         whole=whole,
         cut=given.cut,
@@ -230,7 +235,7 @@ class MemoryFormatter:
 
 
 class FriendsInfoFormatter:
-    """`[FRIENDS_INFO]`: the profile of the person."""
+    """`[FRIENDS_INFO]`: the profile of the person, and facts."""
 
     @staticmethod
     def format_friends_info(user_profile: Any, default_profile: str = "") -> str:
@@ -238,16 +243,25 @@ class FriendsInfoFormatter:
         return FriendsInfoFormatter.render(user_profile, default_profile).text
 
     @staticmethod
-    def render(user_profile: Any, default_profile: str = "") -> Block:
-        """The block over a profile as stored (contract §4.4). Never raises.
+    def render(user_profile: Any, default_profile: str = "", facts: KnownFacts = NO_FACTS) -> Block:
+        """The block over a profile as stored (contract §4.4), and facts. Never raises.
 
         Args:
             user_profile: `{public_key, config_overrides, prompt_overrides, created_at}`; None and `{}` are no profile.
             default_profile: the profile text of people without one of their own.
+            facts: what is shown behind the profile.
         """
         counted = CountingEscape()
         lines = ["[FRIENDS_INFO]", "About this friend:", "", *_known(user_profile, default_profile, counted)]
-        return Block(tag="FRIENDS_INFO", role="user", text="\n".join(lines), escaped=counted.marked)
+        lines += ["", FACTS_HEAD, *facts.lines] if facts.lines else []
+        return Block(
+            tag="FRIENDS_INFO",
+            role="user",
+            text="\n".join(lines),
+            sources=facts.sources,
+            dropped=facts.dropped,
+            escaped=counted.marked + facts.escaped,
+        )
 
 
 class MomentFormatter:

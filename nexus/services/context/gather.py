@@ -20,8 +20,10 @@ from nexus.core.concurrency import OuterHandler, computed, ungrouped
 from nexus.core.errors import NexusError, StoreUnavailableError, reason_of
 from nexus.core.metrics import Event, Metrics, Part
 from nexus.core.models import DEFAULT_SESSION, LeftOut, Role
+from nexus.core.person import Fact
 from nexus.core.ports import (
     DocumentStore,
+    FactSource,
     MemorySource,
     OutboxRow,
     Past,
@@ -35,6 +37,7 @@ from nexus.core.recall import Found
 from nexus.core.turns import Level, TurnStart
 from nexus.core.wire import compact
 from nexus.services.context.budget import Budget, WindowSettings
+from nexus.services.context.person_blocks import NO_FACTS, KnownFacts, known_facts
 from nexus.services.context.pinned import PINNED_FROM_END, Placement
 from nexus.services.context.recall_block import MOST_HITS, RecallBlock, recall_block
 from nexus.services.context.request import BuildRequest, read_history_size
@@ -56,6 +59,8 @@ FIRST: Final = 0.5
 _RECORDING_S: Final = 0.25
 # The time that the ledger has at least, also where that for reading is over.
 _LEDGER_S: Final = 0.25
+# About what a fact costs to be shown, in characters of text.
+_FACT_CHARS: Final = 200
 # What a run's first build kept, beside the parts.
 BEGINNING: Final = "beginning"
 _Name = TypeVar("_Name", bound=str)
@@ -153,7 +158,7 @@ class StateSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where builds read and record; `states`, `turns`, `memory` and `recall` are None where none are kept."""
+    """Where builds read and record; `states`, `turns`, `memory`, `recall` and `facts` are None where none are kept."""
 
     conversation: PersistenceService
     documents: DocumentStore
@@ -163,6 +168,7 @@ class Sources:
     turns: TurnSource | None
     memory: MemorySource | None
     recall: RecallSource | None
+    facts: FactSource | None
     metrics: Metrics
 
     def beginning(self, build: Build, parse: Callable[[bytes], _Beginning], compactions: int = 0) -> "Read":
@@ -234,6 +240,7 @@ class DialogueSources:
         profile: the owner's; None for none.
         rows: of the owner's history, enough for `history_size` messages.
         recall: what long-term memory has besides; None for nothing.
+        facts: what is known of the owner.
         complete: no row that was accepted before is missing among those that were read.
         missing: parts that were not read in time.
         notes: for the manifest.
@@ -246,10 +253,11 @@ class DialogueSources:
     missing: Sequence[Part]
     notes: Sequence[str]
     recall: RecallBlock | None = None
+    facts: KnownFacts = NO_FACTS
 
 
 async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
-    """Read history and profile, and then what else there is to recall."""
+    """Read history, profile and facts, and then what else there is to recall."""
     request, settings = build.request, build.settings
 
     def history(messages: int) -> Read:
@@ -267,6 +275,8 @@ async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
 
     first_size, _ = read_history_size(request.user_profile, settings.history_size)
     reads = {Part.HISTORY: history(first_size)}
+    if sources.facts:
+        reads[Part.FACTS] = Read(partial(sources.facts.facts, request.owner_key), build.read_until)
     if request.user_profile is None:
         reads[Part.PROFILE] = Read(partial(_profile, sources.documents, request.owner_key), first_deadline(build))
     found = await sources.read_all(reads)
@@ -291,7 +301,10 @@ async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
         shown = newest(past.rows, size, current_run_id=request.run_id).utterances
         recall, not_read = await search_recall(sources, build, (entry.row for each in shown for entry in each.entries))
         missing += not_read
-    return DialogueSources(profile, past.rows, size, complete, missing, notes, recall)
+    facts: Sequence[Fact] = found.get(Part.FACTS, ())
+    known = partial(known_facts, facts, build.budget.bounds)
+    shown_facts = await computed(request.owner_key, len(facts) * _FACT_CHARS, known)
+    return DialogueSources(profile, past.rows, size, complete, missing, notes, recall, shown_facts)
 
 
 async def search_recall(

@@ -1,18 +1,20 @@
-"""`[CONSTRAINTS]` and `[MOOD]` (contract §15). Pure.
+"""`[CONSTRAINTS]` and `[MOOD]`, and the facts in `[FRIENDS_INFO]` (contract §15). Pure.
 
 - Constraints are shown word for word, each once; nothing shortens the block or leaves it out.
 - Further lines of a constraint are indented, and it is escaped, so that no text can pass for another one.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from nexus.core.person import Constraint, ConstraintKind
+from nexus.core.person import MOST_EVIDENCE, Constraint, ConstraintKind, Fact
 from nexus.services.context.blocks import Block
+from nexus.services.context.bounds import Bounds
 from nexus.services.context.request import BuildRequest
 from nexus.services.history.messages import HistoryMessage
 from nexus.services.person.mood import mood_of
-from nexus.services.text.escape import CountingEscape, canonical, escape_together
+from nexus.services.text.escape import CountingEscape, canonical, escape_counted, escape_together, one_line
 
 CONSTRAINTS: Final = "CONSTRAINTS"
 _MOOD: Final = (
@@ -58,3 +60,67 @@ def mood_block(request: BuildRequest, earlier: Iterable[HistoryMessage] = ()) ->
 def constraints_text(constraints: Sequence[Constraint]) -> str:
     """What `constraints_block` shows, `""` for none."""
     return "".join(block.text for block in constraints_block(constraints))
+
+
+FACTS_HEAD: Final = "Known facts:"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFacts:
+    """The facts that `[FRIENDS_INFO]` shows, a line each, escaped.
+
+    Attributes:
+        sources: ids of the messages that say so, and of those that said what held before.
+        dropped: facts for which there was no room in their share.
+        escaped: places that were marked.
+    """
+
+    lines: Sequence[str] = ()
+    sources: tuple[str, ...] = ()
+    dropped: int = 0
+    escaped: int = 0
+
+
+NO_FACTS: Final = KnownFacts()
+
+
+def known_facts(facts: Sequence[Fact], bounds: Bounds | None = None) -> KnownFacts:
+    """Those that hold, in the order of their topics; where they take more than their share, the latest of them.
+
+    Each is a line of its own, whatever is in it. Dates are in UTC: the block is of the part of a context that stays the
+    same wherever the person is.
+    """
+    every = {each.id: each for each in facts}
+    holding = sorted((each for each in facts if each.valid_from and each.holds), key=_topic)
+    latest = sorted(holding, key=lambda each: (each.valid_from, each.id), reverse=True)
+    shown = {each.id: escape_counted(_line(each, every.get(each.supersedes or ""))) for each in holding}
+
+    def text(count: int) -> str:
+        return "\n".join([FACTS_HEAD, *(shown[each.id][0] for each in latest[:count])])
+
+    kept = {each.id for each in latest[: bounds.most("FACTS", len(latest), text) if bounds and latest else None]}
+    lines = [each for each in holding if each.id in kept]
+    evidence = [
+        source
+        for each in lines
+        for fact in (each, every.get(each.supersedes or ""))
+        if fact
+        for source in fact.evidence[:MOST_EVIDENCE]
+    ]
+    return KnownFacts(
+        [shown[each.id][0] for each in lines],
+        tuple(dict.fromkeys(evidence)),
+        len(holding) - len(lines),
+        sum(shown[each.id][1] for each in lines),
+    )
+
+
+def _topic(fact: Fact) -> tuple[str, str, str]:
+    return fact.topic.casefold(), fact.sub_topic.casefold(), fact.id
+
+
+def _line(fact: Fact, before: Fact | None) -> str:
+    topic = " / ".join(filter(None, (one_line(fact.topic), one_line(fact.sub_topic))))
+    since = f"since {fact.valid_from.date().isoformat()}" if fact.valid_from else ""
+    old = f"; before: {one_line(before.value)}" if before else ""
+    return f"- {topic}: {one_line(fact.value)} ({since}{old})"

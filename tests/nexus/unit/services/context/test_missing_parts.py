@@ -19,18 +19,20 @@ from nexus.core.turns import Goal, TurnStart
 from nexus.core.working_memory import CompactionJob, CompactionRequest, Snapshot
 from nexus.services.context.builder import BuilderSettings, Built, ContextBuilder
 from nexus.services.persistence import PersistenceService
+from nexus.services.person.facts import Facts
 from nexus.services.session_state.state import SessionState
 from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fake_counter import FakeCounter
+from tests.nexus.support.fake_person import FakeFacts
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.parts import past, request, within
 
 READ_BY: Final[dict[str, frozenset[str]]] = {
-    "dialogue": frozenset({"history", "profile", "tools"}),
+    "dialogue": frozenset({"facts", "history", "profile", "tools"}),
     "agent": frozenset({"history", "state", "turns", "working_memory", "tools"}),
     "thinking": frozenset({"turns", "tools"}),
 }
-PARTS: Final = ("history", "profile", "state", "turns", "working_memory", "tools")
+PARTS: Final = ("facts", "history", "profile", "state", "turns", "working_memory", "tools")
 # Beside the parts: the insertion of the input, what the ledger keeps of a run, and the outbox, which holds history.
 LEDGER: Final = ("beginning", "keeping", "origin")
 SOURCES: Final = (*PARTS, "insert", *LEDGER, "outbox")
@@ -100,12 +102,26 @@ class Faults:
             await kind.fail(source)
 
 
+class FaultyFacts(FakeFacts):
+    """A store of facts that can fail."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__(lambda _name: None)
+        self.faults = faults
+
+    async def statements(self, owner_key: str, *, limit: int) -> list[Row]:
+        """Statements."""
+        await self.faults.read("facts")
+        return await super().statements(owner_key, limit=limit)
+
+
 class FaultyStore(FakeStore):
     """A store of which some reads, or inserts, fail."""
 
     def __init__(self, faults: Faults) -> None:
         super().__init__()
         self.faults = faults
+        self.facts = FaultyFacts(faults)
 
     async def newest_messages(self, owner_key: str, **given: Any) -> list[Row]:
         """Rows."""
@@ -223,6 +239,7 @@ class Scene:
             states=self.sources,
             turns=self.sources,
             memory=self.sources,
+            facts=Facts(self.store.facts),
             counter=FakeCounter(),
         )
         self._runs = 0
