@@ -35,6 +35,7 @@ from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
 from nexus.services.person.constraints import Constraints
+from nexus.services.person.extractor import FactExtractor
 from nexus.services.person.facts import Facts
 from nexus.services.recall.indexer import Indexer
 from nexus.services.recall.service import Recall
@@ -153,6 +154,10 @@ def create_nexus(
         if settings.recall.enabled:
             await store.recall.add_key(owner_key, message_id, text)
 
+    facts = Facts(store.facts, metrics)
+    extractor = None
+    if model and settings.facts.extract == "model":
+        extractor = FactExtractor(facts, model, max_input_tokens=input_tokens, metrics=metrics)
     worker = TurnWorker(
         store.turns,
         store,
@@ -161,6 +166,7 @@ def create_nexus(
         settings=turn_settings(settings),
         metrics=metrics,
         summarised=add_key,
+        extract=extractor.extract if extractor else None,
     )
     turns = TurnMemory(store.turns, store, worker, metrics, refused=letters.write_refused)
     recall = Recall(store.recall, embedder, language=settings.recall.language) if settings.recall.enabled else None
@@ -190,7 +196,6 @@ def create_nexus(
         outbox=transport.outbox,
     )
     states = SessionStates(store, metrics)
-    facts = Facts(store.facts, metrics)
     constraints = create_constraints(settings, store, counter, metrics)
     services = None
     if settings.memory.working_memory:

@@ -72,6 +72,16 @@ _RESULTS: Final[Mapping[str, tuple[str, Mapping[Event, str]]]] = {
             Event.REFINING_GIVEN_UP: "given_up",
         },
     ),
+    "nexus_extracted_facts": (
+        "Facts that a model reported, by whether a person's words support them; and turns without its answer.",
+        {
+            Event.FACT_EXTRACTED: "kept",
+            Event.FACT_UNSUPPORTED: "refused",
+            Event.EXTRACTION_DELAYED: "model_away",
+            Event.EXTRACTION_REFUSED: "nonsense",
+            Event.EXTRACTION_GIVEN_UP: "given_up",
+        },
+    ),
     "nexus_tool_calls": (
         "Calls of memory tools by what became of them.",
         {Event.CALL_DONE: "done", Event.CALL_REFUSED: "refused", Event.CALL_FAILED: "failed"},

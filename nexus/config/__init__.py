@@ -381,6 +381,12 @@ class RecallSettings(_Section):
     text_prefix: str = Field(default="", max_length=200)
 
 
+class FactSettings(_Section):
+    """Where what is known of persons comes from besides what others say (contract §15)."""
+
+    extract: Annotated[Literal["off", "model"], BeforeValidator(_off_in_yaml)] = "off"
+
+
 class ToolSettings(_Section):
     """Where tools come from (contract §3)."""
 
@@ -428,6 +434,7 @@ class Sections(_Section):
     retention: RetentionDays = RetentionDays()
     llm: LlmSettings = LlmSettings()
     recall: RecallSettings = RecallSettings()
+    facts: FactSettings = FactSettings()
     tools: ToolSettings = ToolSettings()
     user_defaults: UserDefaults = UserDefaults()
 
@@ -453,6 +460,8 @@ class Settings(Sections):
         if bool(llm.base_url.get_secret_value()) != bool(llm.model):
             given, other = ("model", "base_url") if llm.model else ("base_url", "model")
             yield f"llm.{given}: needs llm.{other}; give both, or neither for summaries by rules alone"
+        if self.facts.extract == "model" and not llm.enabled:
+            yield "facts.extract: model needs llm.base_url and llm.model"
         of_endpoint = {
             "base_url": recall.base_url.get_secret_value(),
             "model": recall.model,

@@ -42,6 +42,11 @@ class Event(StrEnum):
     SUMMARY_DELAYED = "summary_delayed"  # a model could not be asked for a turn's summary
     SUMMARY_REFUSED = "summary_refused"  # a model answered without a summary of the turn
     SUMMARY_GIVEN_UP = "summary_given_up"  # a turn keeps its summary by rules: a model's takes too many calls
+    FACT_EXTRACTED = "fact_extracted"  # a statement that a model read in a person's words was kept
+    FACT_UNSUPPORTED = "fact_unsupported"  # a model reported a fact that those words do not support
+    EXTRACTION_DELAYED = "extraction_delayed"  # as SUMMARY_DELAYED, for the facts of a turn
+    EXTRACTION_REFUSED = "extraction_refused"  # as SUMMARY_REFUSED, for the facts of a turn
+    EXTRACTION_GIVEN_UP = "extraction_given_up"  # as SUMMARY_GIVEN_UP, for the facts of a turn
     CALL_DONE = "call_done"
     # A call of a memory tool was not done, since it is not allowed; the model was told why.
     CALL_REFUSED = "call_refused"
@@ -78,13 +83,14 @@ class Purpose(StrEnum):
 
     TURN = "turn"  # the summary of a turn
     COMPACTION = "compaction"  # the summary of compacted messages
+    FACTS = "facts"  # the facts in what a person said
 
 
 class CallOutcome(StrEnum):
     """What became of a call of a model."""
 
     USED = "used"
-    UNUSABLE = "unusable"  # it answered without a summary
+    UNUSABLE = "unusable"  # it answered with something else than was asked for
     TOO_LONG = "too_long"  # it takes no prompt of that length
     UNAVAILABLE = "unavailable"
 

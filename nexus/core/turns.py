@@ -15,9 +15,11 @@ from nexus.core.models import Identifier, Moment
 Level = Literal["brief", "detailed", "comprehensive"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 
-# Work that may be due on a turn: to see whether it is over, and to have a model summarise it.
+# Work that may be due on a turn: to see whether it is over, to have a model summarise it, and to have it read the facts
+# in what the person said.
 CLOSE: Final = "close"
 SUMMARISE: Final = "summarise"
+EXTRACT: Final = "extract"
 
 # The author of a summary: the rules of this package, or a model.
 Source = Literal["fallback", "model"]

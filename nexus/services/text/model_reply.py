@@ -173,7 +173,7 @@ class CallLimit:
 
 
 class SummaryModel(Generic[_Summary]):
-    """A model that is asked for summaries in this schema; so many of its replies are kept."""
+    """A model that is asked for summaries, or facts, in this schema; so many of its replies are kept."""
 
     def __init__(  # noqa: PLR0917  # one for each part of a question
         self,

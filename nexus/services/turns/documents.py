@@ -4,13 +4,15 @@ Besides the fields of `nexus.core.turns.Turn`, a document has the work that is d
 
 | field | meaning |
 |---|---|
-| `work`, `due_at` | `close` (see whether it is over), `summarise` (by a model), or None; and from when on |
+| `work`, `due_at` | `close` (see whether it is over), `summarise`, `extract` (by a model), or None; and from when on |
 | `begun_at` | when its first context was asked for |
 | `heard_at` | when something of its run was last recorded |
 | `rows` | how many rows its summaries stand for |
 | `rows_gone` | retention has removed them |
 | `attempts` | how often a model gave an unusable reply |
 | `calls` | how many replies the model has given for its summary, over all attempts |
+| `extraction_calls` | likewise for the facts in what the person said |
+| `extracted` | ids of the messages in which they were looked for |
 | `delays` | how often the model could not be asked |
 | `overtaken` | a later turn of the session began before this one was over, and nothing of it was recorded since |
 
@@ -201,6 +203,12 @@ def changes_by_reading(document: Row, facts: TurnFacts, rows: int) -> dict[str, 
 def changes_by_summary(summaries: Summaries, insights: Sequence[str]) -> dict[str, Any]:
     """The changes when a model has summarised the turn."""
     return {"summaries": summaries.model_dump(), "insights": list(insights), **NOTHING_DUE}
+
+
+def extracted_in(document: Row) -> list[str]:
+    """The ids of the messages of which the facts were extracted."""
+    listed = document.get("extracted")
+    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
 
 
 def changes_by_refusal(document: Row) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""The background work on turns: closing those that are over, and having a model summarise them (contract §6).
+"""The background work on turns: closing those that are over, and having a model summarise and read them (contract §6).
 
 - Due work stands in the store and is claimed there, turn by turn (`due_work`).
 - A result is written only if the turn is still as it was claimed. A row recorded meanwhile makes the turn due again.
 - A turn that went on after the next one had begun is closed once yet another one has begun.
+- Facts of the person are extracted, where that is on, once the summary is there or given up.
 - Rows are read into facts and summarised in a thread.
 """
 
@@ -17,11 +18,11 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import ModelUnavailableError, NexusError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
-from nexus.core.turns import CLOSE, SUMMARISE
+from nexus.core.turns import CLOSE, EXTRACT, SUMMARISE
 from nexus.services.due_work import (
     NOTHING_DUE,
     WorkClaim,
@@ -39,6 +40,7 @@ from nexus.services.turns.documents import (
     changes_by_refusal,
     changes_by_review,
     changes_by_summary,
+    extracted_in,
     facts_of,
     is_overtaken,
     is_placed,
@@ -50,6 +52,8 @@ _log = structlog.get_logger(__name__)
 
 _ROWS_AT_ONCE: Final = 200
 _CLOSED_AT_ONCE: Final = 2
+# Summaries come first.
+_EXTRACTED_AT_ONCE: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class TurnSettings(WorkSettings):
     Attributes:
         idle_s: seconds of silence after which a turn is over although it has no answer.
         summaries_at_once: turns that are with the model at once.
-        max_calls: replies of the model that the summary of one turn may take, over all attempts.
+        max_calls: replies of the model that the summary of one turn may take, over all attempts, and its facts as many.
         settled_s: seconds of silence after which nothing of a run is on its way any more; in streams each replica
             records its share of the messages at its own pace.
     """
@@ -72,6 +76,9 @@ class TurnSettings(WorkSettings):
 
 # Called with the owner, the `id` of the input and the texts of a model's summary, before it is written.
 Summarised = Callable[[str, str, str], Awaitable[None]]
+# Keeps the facts in what a person said: called with the owner, the run, its rows, the ids of messages that were read
+# before, and the limit of calls. Returns the ids of those that it read. Errors are those of a summary.
+Extract = Callable[[str, str, Sequence[Row], Sequence[str], CallLimit], Awaitable[Sequence[str]]]
 
 
 async def _ignore(*_: object) -> None:
@@ -91,6 +98,7 @@ class TurnWorker:
         settings: TurnSettings | None = None,
         metrics: Metrics | None = None,
         summarised: Summarised = _ignore,
+        extract: Extract | None = None,
     ) -> None:
         self._store = store
         self._model = model
@@ -100,7 +108,8 @@ class TurnWorker:
         )
         self._messages = messages
         self._summarised = summarised
-        self._to_close, self._to_summarise = WorkSignal(), WorkSignal()
+        self._extract = extract
+        self._to_close, self._to_summarise, self._to_extract = WorkSignal(), WorkSignal(), WorkSignal()
         self.settings = settings or TurnSettings()
 
     @asynccontextmanager
@@ -111,9 +120,13 @@ class TurnWorker:
             do = partial(self._try, self._close)
             tasks.start_soon(run_due_work, claim, do, self._to_close, _CLOSED_AT_ONCE, self._metrics)
             if self._summariser:
+                claim, at_once = partial(self._claim_for_model, SUMMARISE), self.settings.summaries_at_once
                 do = partial(self._try, partial(self._summarise, self._summariser))
-                at_once = self.settings.summaries_at_once
-                tasks.start_soon(run_due_work, self._claim_to_summarise, do, self._to_summarise, at_once, self._metrics)
+                tasks.start_soon(run_due_work, claim, do, self._to_summarise, at_once, self._metrics)
+            if self._extract:
+                claim = partial(self._claim_for_model, EXTRACT)
+                do = partial(self._try, partial(self._extract_facts, self._extract))
+                tasks.start_soon(run_due_work, claim, do, self._to_extract, _EXTRACTED_AT_ONCE, self._metrics)
             try:
                 yield self
             finally:
@@ -123,10 +136,10 @@ class TurnWorker:
         """Signal that there may be a turn to close."""
         self._to_close.notify()
 
-    async def _claim_to_summarise(self) -> WorkClaim | None:
+    async def _claim_for_model(self, work: str) -> WorkClaim | None:
         if self._model and self._model.resting_s:
             return None
-        return await self._claim_due(SUMMARISE, ("heard_at",))
+        return await self._claim_due(work, ("heard_at",))
 
     async def _claim_due(self, work: str, unchanged: tuple[str, ...]) -> WorkClaim | None:
         claim = partial(self._claim, work)
@@ -207,20 +220,51 @@ class TurnWorker:
             self._metrics.count(Event.SUMMARY_DELAYED)
             await claimed.finish({**after_delay(turn, self.settings.again_s), "calls": calls.taken})
         except (UnusableReplyError, TooManyCallsError) as error:
-            is_last = calls.is_reached or isinstance(error, TooManyCallsError)
-            changes = after_unusable_reply(turn, self.settings.again_s, str(error), is_last=is_last)
+            changes = self._after_unusable_reply(turn, error, calls)
             given_up = "given_up" in changes
             self._metrics.count(Event.SUMMARY_GIVEN_UP if given_up else Event.SUMMARY_REFUSED)
             event = "summary_given_up" if given_up else "summary_refused"
             _log.warning(event, run_id=turn["run_id"], reason=str(error), calls=calls.taken)
+            if given_up:
+                changes |= self._after_summary()
             await claimed.finish({**changes, "calls": calls.taken})
         else:
             if input_id := next(iter(facts.message_ids), ""):
                 texts = (made.summaries.brief, made.summaries.detailed, *made.insights)
                 await self._summarised(turn["owner_key"], input_id, "\n".join(texts))
-            changes = {**changes_by_summary(made.summaries, made.insights), "calls": calls.taken}
-            if await claimed.finish(changes):
+            changes = {**changes_by_summary(made.summaries, made.insights), **self._after_summary()}
+            if await claimed.finish({**changes, "calls": calls.taken}):
                 self._metrics.count(Event.TURN_SUMMARISED)
+        self._to_extract.notify()
+
+    def _after_summary(self) -> dict[str, Any]:
+        """The changes to a turn of which facts are to be extracted; none where that is off."""
+        return {"work": EXTRACT, "due_at": utc_now(), "attempts": 0, "delays": 0} if self._extract else {}
+
+    async def _extract_facts(self, extract: Extract, claimed: WorkClaim) -> None:
+        """Keep the facts in what the person said in the turn."""
+        turn = claimed.document
+        rows, known = await self._rows_of(turn), extracted_in(turn)
+        calls = CallLimit(self.settings.max_calls, count_in(turn, "extraction_calls"))
+        try:
+            read = await extract(turn["owner_key"], turn["run_id"], rows, known, calls)
+        except ModelUnavailableError:
+            self._metrics.count(Event.EXTRACTION_DELAYED)
+            changes = after_delay(turn, self.settings.again_s)
+        except (UnusableReplyError, TooManyCallsError) as error:
+            changes = self._after_unusable_reply(turn, error, calls)
+            # The field is about the summary.
+            given_up = changes.pop("given_up", None) is not None
+            self._metrics.count(Event.EXTRACTION_GIVEN_UP if given_up else Event.EXTRACTION_REFUSED)
+            outcome = "extraction_given_up" if given_up else "extraction_refused"
+            _log.warning(outcome, run_id=turn["run_id"], reason=str(error), calls=calls.taken)
+        else:
+            changes = {**NOTHING_DUE, "extracted": [*known, *read]}
+        await claimed.finish({**changes, "extraction_calls": calls.taken})
+
+    def _after_unusable_reply(self, turn: Row, error: NexusError, calls: CallLimit) -> dict[str, Any]:
+        is_last = calls.is_reached or isinstance(error, TooManyCallsError)
+        return after_unusable_reply(turn, self.settings.again_s, str(error), is_last=is_last)
 
 
 def _look(turn: Row, rows: Sequence[Row], idle: timedelta, settled: timedelta) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from nexus.core.errors import ConfigError
 EXAMPLE = Path(__file__).parents[3] / "config.example.yml"
 SECRET = "hunter2-canary"
 MS = "a whole number of milliseconds from 200 to 60000 is needed"
-SECTIONS = "bus, context, database, layouts, llm, memory, recall, retention, system, tools, user_defaults"
+SECTIONS = "bus, context, database, facts, layouts, llm, memory, recall, retention, system, tools, user_defaults"
 
 
 def written(folder: Path, text: str) -> Path:
@@ -520,10 +520,17 @@ class TestModels:
         assert "layouts.thinking.recall: needs recall.enabled" in found
         assert "layouts.dialogue" not in found
 
-    def test_an_embedder_that_is_off(self, tmp_path: Path) -> None:
+    def test_what_is_off(self, tmp_path: Path) -> None:
         """YAML reads `off` as false."""
-        (tmp_path / "nexus.yml").write_text("recall: {embedder: off}", encoding="utf-8")
-        assert load_settings(tmp_path / "nexus.yml", {}).recall.embedder == "off"
+        (tmp_path / "nexus.yml").write_text("recall: {embedder: off}\nfacts: {extract: off}", encoding="utf-8")
+        settings = load_settings(tmp_path / "nexus.yml", {})
+        assert (settings.recall.embedder, settings.facts.extract) == ("off", "off")
+
+    def test_facts_without_a_model(self, tmp_path: Path) -> None:
+        """Nobody could look for them."""
+        found = fault(tmp_path, "facts: {extract: model}")
+        assert found.startswith(f"{tmp_path / 'nexus.yml'}: facts.extract: model needs llm.base_url and llm.model")
+        assert "facts.extract: one of off, model is needed" in fault(tmp_path, "facts: {extract: rules}")
 
 
 class TestSecrets:

@@ -13,6 +13,8 @@ from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, Row
 from nexus.core.ports.store import Refused
 from nexus.core.turns import TurnStart
+from nexus.services.person.extractor import FactExtractor
+from nexus.services.person.facts import Facts
 from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnSettings, TurnWorker
 from tests.nexus.support.fake_model import FakeModel
@@ -83,13 +85,22 @@ async def remembering(
     metrics: Metrics | None = None,
     *,
     refused: Refused | None = None,
+    extracting: bool = False,
     **settings: float,
 ) -> AsyncIterator[Memory]:
-    """A turn memory at work."""
+    """A turn memory at work; with `extracting` the model also reads the facts in what a person says."""
     store = store or FakeStore()
     given = TurnSettings(**{"settled_s": 0.1, **settings})  # type: ignore[arg-type]  # numbers
-    summarised = store.recall.add_key
-    work = TurnWorker(store.turns, store, model, settings=given, metrics=metrics, summarised=summarised)
+    extractor = FactExtractor(Facts(store.facts), model, metrics=metrics) if model and extracting else None
+    work = TurnWorker(
+        store.turns,
+        store,
+        model,
+        settings=given,
+        metrics=metrics,
+        summarised=store.recall.add_key,
+        extract=extractor.extract if extractor else None,
+    )
     told = {"refused": refused} if refused else {}
     async with TurnMemory(store.turns, store, work, metrics, **told).running() as turns:
         yield Memory(store, turns)
