@@ -28,10 +28,11 @@ from nexus.core.errors import (
     UnreadablePayloadError,
 )
 from nexus.core.models import Message, Role, Run, Topics, new_run_id
+from nexus.core.payloads import CallState
 from nexus.core.ports import Bus, Subscription
 from nexus.core.signing import Signing
 from nexus.core.wire import EnvelopeError, decode, encode
-from nexus.services.history.rows import recorded_row
+from nexus.services.history.rows import progress_row, recorded_row
 
 _DEADLINE_MS: Final = (100, 60_000)
 _LARGEST_ANSWER: Final = 256 << 20
@@ -215,6 +216,29 @@ class ContextClient:
             "call_id": call_id,
         }
         return await self._record(Topics.TOOLS_RESULTS, run, Role.TOOL, content, timeout)
+
+    async def report_progress(
+        self,
+        run: Run,
+        call_id: str,
+        state: CallState,
+        *,
+        progress: float | None = None,
+        message: str = "",
+        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+    ) -> int:
+        """Say how far the model's call `call_id` has come whose result is not there yet. Raises as `record_answer`.
+
+        `progress` is from 0 to 1, or percent; ValueError for what is neither, and for an unknown state. It is no
+        message of the run. Returns how many subscribers received it, as `Bus.publish` does.
+        """
+        said = {"call_id": call_id, "state": state, "progress": progress, "message": message or None}
+        reported = _message(run, Role.TOOL, {name: value for name, value in said.items() if value is not None})
+        row = progress_row(reported)
+        received = await self._send(Topics.TOOLS_PROGRESS, reported, timeout)
+        # It is recorded under the id of the call's one row.
+        self._remember(reported.model_copy(update={"id": row["id"]}))
+        return received
 
     async def say(self, run: Run, text: Any, *, timeout: float = 5.0) -> Message:  # noqa: ASYNC109  # as for `build`
         """Have recorded what the person says while the run is under way. Raises as `record_answer`."""

@@ -32,6 +32,7 @@ from nexus.core.payloads import (
     SearchResult,
     SessionMetadata,
     StoredRow,
+    ToolProgress,
     ToolRequest,
     ToolResult,
     ToolResultMetadata,
@@ -101,6 +102,9 @@ SCHEMAS: Final[Mapping[str, Any]] = {
         "ToolCalled", "A tool call to be carried out.", ToolRequest, metadata=_or_none(ResultMetadata)
     ),
     "tool-result": _message("ToolReturned", "What a tool returned.", ToolResult, metadata=_or_none(ToolResultMetadata)),
+    "tool-progress": _message(
+        "ToolReported", "How far a call has come.", ToolProgress, metadata=_or_none(ResultMetadata)
+    ),
     "tool-definition": ToolDefinition,
     "tool-register": _message("ToolRegistered", "Tools that others run.", Registration),
     "tool-unregister": _message("ToolUnregistered", "A tool that is gone.", NamedTool | ToolName),
@@ -152,6 +156,7 @@ CHANNELS: Final = (
     Channel(Topics.LLM_RESULTS, ["receive"], "llm-result", "What a model answered, to be recorded."),
     Channel(Topics.TOOLS_REQUESTS, ["receive"], "tool-request", "A call; those of memory tools are carried out."),
     Channel(Topics.TOOLS_RESULTS, ["receive", "send"], "tool-result", "What a tool returned, to be recorded."),
+    Channel(Topics.TOOLS_PROGRESS, ["receive"], "tool-progress", "How far a call has come that takes long."),
     Channel(
         Topics.TOOLS_REGISTER, ["receive"], "tool-register", "A tool that others run, from now on in all contexts."
     ),
@@ -170,6 +175,7 @@ CORRELATED: Final = {
     "answer": "metadata/request_id",
     "tool-request": "content/call_id",
     "tool-result": "content/call_id",
+    "tool-progress": "content/call_id",
     "memory-search": "id",
     "memory-search-result": "metadata/request_id",
 }

@@ -57,6 +57,7 @@ class Topics:
     COMMAND_RESULT: Final = "command.result"
 
     RUNS_INPUT: Final = "runs.input"
+    TOOLS_PROGRESS: Final = "tools.progress"
     TOOLS_REGISTER: Final = "tools.register"
     TOOLS_UNREGISTER: Final = "tools.unregister"
     SESSION_STATE: Final = "session.state"

@@ -30,6 +30,8 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Layout = Literal["dialogue", "agent", "thinking"]
 ConstraintText = Annotated[str, Field(min_length=1, max_length=MAX_CONSTRAINT_CHARS, pattern=r"\S")]
 ConstraintId = Annotated[str, Field(pattern="^(owner|session|run)-[0-9a-f]{16}$")]
+# How far a call has come that has no result yet; the last two say that none will come.
+CallState = Literal["working", "input_required", "completed", "failed", "cancelled"]
 # Of a person or a model: a text, or parts such as `{"type": "text", "text": …}`.
 Words = str | list[dict[str, Any]]
 
@@ -163,6 +165,16 @@ class ToolResult(TypedDict):
     execution_success: NotRequired[bool]
     call_id: NotRequired[str]
     error: NotRequired[ToolFailure | Any]
+
+
+class ToolProgress(TypedDict):
+    """How far a call has come whose result is not there yet; `progress` is from 0 to 1, or percent."""
+
+    call_id: str
+    state: CallState
+    progress: NotRequired[Annotated[float, Field(ge=0, le=100)]]
+    message: NotRequired[str]
+    tool_name: NotRequired[str]
 
 
 class AnswerMetadata(TypedDict):

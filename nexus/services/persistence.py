@@ -27,7 +27,7 @@ from nexus.core.ports import Cutoff, MessageStore, Outbox, OutboxRow, Past, Requ
 from nexus.core.ports.store import Refused, Settled
 from nexus.core.wire import compact
 from nexus.core.working_memory import WHOLE, Tail
-from nexus.services.history.messages import messages_of
+from nexus.services.history.messages import HistoryMessage, messages_of
 from nexus.services.history.reader import MOST_SESSION_CHARS, UntilStored, read_past, read_session
 from nexus.services.history.recorder import (
     Recorded,
@@ -147,7 +147,12 @@ class PersistenceService:
     async def has_result(self, owner_key: str, run_id: str, call_id: str) -> bool:
         """Whether the newest rows of a run hold a result of this call. Raises StoreUnavailableError."""
         rows = await self._store.run_messages(owner_key, run_id, limit=_NEWEST_ROWS)
-        return any(item.call_id == call_id for item in messages_of(rows))
+        return any(item.role == "tool" and item.call_id == call_id for item in messages_of(rows))
+
+    async def progress_of(self, owner_key: str, run_id: str) -> list[HistoryMessage]:
+        """How far the calls of a run have come, as far as that was reported. Raises StoreUnavailableError."""
+        rows = await self._store.results_of_runs(owner_key, [run_id], limit=_NEWEST_ROWS, excerpt_chars=1)
+        return [item for item in messages_of(rows) if item.state]
 
     def input_row(self, message: Message, origin: RunOrigin) -> Row:
         """The row of a run's human input, with its `_id`, and with a time that is not later than now."""

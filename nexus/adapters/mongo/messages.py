@@ -46,6 +46,7 @@ from nexus.adapters.mongo.schema import (
     OLDEST_FIRST,
     STORED_IN_SESSION,
     TEXT_TIME,
+    TOOL,
     due_now,
     id_of,
     id_text,
@@ -144,6 +145,14 @@ class MongoMessages(Operations):
     ) -> list[Row]:
         """Up to `limit` rows of these runs, newest first, without those of tools, system and commands."""
         query = {"owner_key": {"$eq": owner_key}, "run_id": {"$in": list(run_ids)}, "role": {"$nin": NOT_SHOWN}}
+        return await self._rows.newest(query, limit=limit, excerpt_chars=excerpt_chars)
+
+    @driver_call
+    async def results_of_runs(
+        self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int
+    ) -> list[Row]:
+        """Up to `limit` rows of tools in these runs, newest first."""
+        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$in": list(run_ids)}, "role": TOOL}
         return await self._rows.newest(query, limit=limit, excerpt_chars=excerpt_chars)
 
     @driver_call

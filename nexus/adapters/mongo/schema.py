@@ -72,7 +72,9 @@ def _spelled(*roles: str) -> list[str]:
     return [form for role in roles for form in (role.upper(), role, role.title())]
 
 
-NOT_SHOWN: Final = [*_spelled("tool", "system", "command", "function", "developer"), "toolMessage"]
+_OF_TOOLS: Final = [*_spelled("tool", "function"), "toolMessage"]
+NOT_SHOWN: Final = [*_OF_TOOLS, *_spelled("system", "command", "developer")]
+TOOL: Final = {"$in": _OF_TOOLS}
 HUMAN: Final = {"$in": _spelled("human", "user")}
 NOT_INTERNAL: Final = {f"metadata.{INTERNAL}": {"$ne": True}}
 ONLY_INTERNAL: Final = {f"metadata.{INTERNAL}": True}

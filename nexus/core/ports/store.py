@@ -116,6 +116,14 @@ class MessageStore(Protocol):
     ) -> list[Row]:
         """Up to `limit` rows of these runs as `newest_messages` gives them, newest first."""
 
+    async def results_of_runs(
+        self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int
+    ) -> list[Row]:
+        """Up to `limit` rows of tools in these runs, newest first, also those internal to a sub-agent.
+
+        `excerpt_chars` as for `newest_messages`.
+        """
+
     async def find_message(self, owner_key: str, message_id: str) -> Row | None:
         """The row with that `id`, without its content."""
 

@@ -48,9 +48,10 @@ from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.run_prefix import RunView, said_in
 from nexus.services.context.session import PastTurns, RunMemory, SessionSources
 from nexus.services.history.messages import HistoryMessage
+from nexus.services.history.progress import is_progress
 from nexus.services.history.reader import UntilShown
 from nexus.services.history.rows import MAIN, Agent, missing_role
-from nexus.services.history.transcript import Admitted, Window, admit
+from nexus.services.history.transcript import Admitted, Window, admit, count_said
 from nexus.services.session_state.state import SessionState
 from nexus.services.text.escape import CountingEscape, canonical
 from nexus.services.text.tokens import Measure
@@ -125,7 +126,9 @@ class AgentContext:
         """The view for later builds of the run, where this is the first."""
         session, remembered = self.session, self.past.remembered
         until = UntilShown.of(session.rows)
-        return RunView(until, session.cut, self.tools, remembered, self.snapshot, self.recall, self.mood)
+        shown = {source for block in self.assembled.manifest["blocks"] for source in block["sources"]}
+        progress = {row["_id"]: row["metadata"] for row in session.rows if row.get("id") in shown and is_progress(row)}
+        return RunView(until, session.cut, self.tools, remembered, self.snapshot, self.recall, self.mood, progress)
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -345,7 +348,7 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
         [*opening, *before, *passages, *aside, current],
         rows={
             "fetched": window.fetched,
-            "merged": window.left_out + len(window.messages),
+            "merged": window.left_out + count_said(window.messages),
             "shown": len(shown),
             "repaired": window.faults + len(past.repairs),
         },

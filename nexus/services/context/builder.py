@@ -20,7 +20,7 @@ import anyio
 import structlog
 
 from nexus.core.concurrency import computed
-from nexus.core.errors import ErrorCode, RequestError, StoreUnavailableError
+from nexus.core.errors import ErrorCode, RequestError, StoreUnavailableError, reason_of
 from nexus.core.metrics import Metrics, NoMetrics, Part, Stage
 from nexus.core.models import Message, Role, new_run_id
 from nexus.core.ports import (
@@ -63,6 +63,7 @@ from nexus.services.context.run_prefix import (
     RunPrefix,
     RunView,
     ThinkingView,
+    awaits_results,
     images_of,
     in_format,
     run_messages,
@@ -81,6 +82,7 @@ from nexus.services.context.session import (
 )
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
 from nexus.services.history.merge import newest
+from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.rows import chars_of
 from nexus.services.history.transcript import Admitted, Window, faults
 from nexus.services.persistence import PersistenceService
@@ -178,8 +180,11 @@ class ContextBuilder:
             chars = sum(len(compact([each.content, each.metadata.get("tool_calls")])) for each in request.later)
             # Before all else, so that none of them counts as recorded later than the run's own input.
             unrecorded = await self._unrecorded(request, deadline)
-            run = await computed(request.owner_key, chars, partial(run_messages, request)) if request.later else None
+            progress = await self._progress(request, deadline)
+            admitted = partial(run_messages, request, progress)
+            run = await computed(request.owner_key, chars, admitted) if request.later else None
             build = self._begin(request, deadline, run, chars, unrecorded=unrecorded, outbox_waiting=outbox_waiting)
+            build = build._replace(progress=progress)
             _check_input(build)
         except RequestError as error:
             return Built(error)
@@ -224,6 +229,17 @@ class ContextBuilder:
         except StoreUnavailableError as error:
             _log.warning("degraded", part="after", reason=str(error))
             return len(request.after)
+
+    async def _progress(self, request: BuildRequest, deadline: Deadline) -> Sequence[HistoryMessage]:
+        """What was reported of the run's own calls that have no result; nothing where it is not read in time."""
+        if not request.later or not awaits_results(request):
+            return ()
+        try:
+            with anyio.fail_after(deadline.left_s * _GATHERING * FIRST):
+                return await self._sources.conversation.progress_of(request.owner_key, request.run_id)
+        except (StoreUnavailableError, TimeoutError) as error:
+            _log.warning("degraded", part="progress", reason=reason_of(error))
+            return ()
 
     def remember_run(self, message: Message) -> None:
         """Note the session of a run that another replica builds."""
@@ -428,7 +444,7 @@ def _closed(build: Build, prefix: RunPrefix) -> dict[str, Any]:
     """The content of the answer, within the window, checked and in the format that was asked for."""
     request = build.request
     content = build.budget_with(prefix.tools).close(
-        lambda measure: prefix.continued(request, measure), prefix.meta, prefix.run_room
+        lambda measure: prefix.continued(request, measure, build.progress), prefix.meta, prefix.run_room
     )
     if found := faults(content["messages"]):
         _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))

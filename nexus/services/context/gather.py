@@ -43,6 +43,7 @@ from nexus.services.context.recall_block import MOST_HITS, RecallBlock, recall_b
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.run_prefix import prefix_key
 from nexus.services.history.merge import newest
+from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.parts import Media
 from nexus.services.history.rows import chars_of, further_row, internal_marks
 from nexus.services.persistence import PersistenceService
@@ -114,6 +115,7 @@ class Build(NamedTuple):
         unrecorded: how many of the messages that the request is to come after (`after`) are not recorded.
         outbox_waiting: recorded rows of some owner wait in the outbox.
         preview: nothing is kept for later builds, and nothing is compacted.
+        progress: what was reported of calls of the run that have no result.
     """
 
     request: BuildRequest
@@ -126,6 +128,7 @@ class Build(NamedTuple):
     unrecorded: int = 0
     outbox_waiting: bool = False
     preview: bool = False
+    progress: Sequence[HistoryMessage] = ()
 
     @property
     def recalls(self) -> bool:

@@ -3,13 +3,13 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
-from nexus.core.models import LeftOut, Why
+from nexus.core.models import LeftOut, Row, Why
 from nexus.core.wire import compact
 from nexus.core.working_memory import Snapshot
 from nexus.services.context.blocks import Block, Passage
@@ -68,9 +68,12 @@ class RunPrefix(NamedTuple):
         left_out = [LeftOut(what, where, Why[name]) for what, where, name in entries]
         return cls(messages, manifest, tools, degraded, notes, left_out)
 
-    def continued(self, request: BuildRequest, measure: Measure | None = None) -> dict[str, Any]:
+    def continued(
+        self, request: BuildRequest, measure: Measure | None = None, progress: Sequence[HistoryMessage] = ()
+    ) -> dict[str, Any]:
         """The content of the answer (contract §1.4): this prefix, and after it the run's own later messages.
 
+        `progress` is that of their calls.
         `left_out` of its manifest has `LeftOut` values; `listed` makes them what is published.
         """
         blocks = [_counted(block, self.messages, measure) for block in self.manifest["blocks"]]
@@ -81,7 +84,7 @@ class RunPrefix(NamedTuple):
             for item in said.not_shown
         ]
         if request.later:
-            later = admit(said.own, "run.history", after=self.messages)
+            later = admit([*said.own, *progress], "run.history", after=self.messages)
             notes += later.repairs
             left_out += later.left_out
             if later.messages:
@@ -109,6 +112,7 @@ class RunView:
         snapshot: the working memory in that build; None for none.
         recall: what that build recalled; None for nothing.
         mood: `[MOOD]` of that build; None for none.
+        progress: by the `_id` of its row, the metadata of each call's progress that it showed.
     """
 
     until: UntilShown
@@ -118,6 +122,12 @@ class RunView:
     snapshot: Snapshot | None = None
     recall: RecallBlock | None = None
     mood: Block | None = None
+    progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def as_shown(self, row: Row) -> Row:
+        """A row of the session as the first build showed it: what is said of a call's progress changes its row."""
+        shown = self.progress.get(row["_id"])
+        return row if shown is None else {**row, "metadata": shown}
 
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
@@ -128,12 +138,12 @@ class RunView:
             self.mood and self.mood.to_json(),
         )
         remembered = self.remembered.to_json()
-        return compact([self.until.since, ids, self.cut, self.tools, remembered, snapshot, recall, mood])
+        return compact([self.until.since, ids, self.cut, self.tools, remembered, snapshot, recall, mood, self.progress])
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The view of which `kept` is the `to_bytes`."""
-        since, ids, cut, tools, remembered, snapshot, recall, mood = _parsed(kept)
+        since, ids, cut, tools, remembered, snapshot, recall, mood, progress = _parsed(kept)
         return cls(
             UntilShown(since, frozenset(ids)),
             cut,
@@ -142,6 +152,7 @@ class RunView:
             _SNAPSHOT.validate_python(snapshot),
             recall and RecallBlock.from_json(recall),
             mood and Block.from_json(mood),
+            progress,
         )
 
 
@@ -193,9 +204,15 @@ def said_in(request: BuildRequest) -> Said:
     return Said(own, earlier, [item for item in beside if item.role != "tool"])
 
 
-def run_messages(request: BuildRequest) -> Admitted:
-    """The run's own later messages, as the validity gate leaves them."""
-    return admit(said_in(request).own, "run.history")
+def run_messages(request: BuildRequest, progress: Sequence[HistoryMessage] = ()) -> Admitted:
+    """The run's own later messages, as the validity gate leaves them; `progress` is that of their calls."""
+    return admit([*said_in(request).own, *progress], "run.history")
+
+
+def awaits_results(request: BuildRequest) -> bool:
+    """Whether a call that the run has made is not answered by name."""
+    own = said_in(request).own
+    return not {call.id for item in own for call in item.calls if call.id} <= {item.call_id for item in own}
 
 
 def images_of(request: BuildRequest, limit: int) -> tuple[list[Media], list[LeftOut]]:

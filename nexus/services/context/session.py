@@ -136,7 +136,7 @@ async def gather_session(
     found = await sources.read_all(reads)
     past: Past = found.get(Part.HISTORY, Past([]))
     return SessionSources(
-        rows=past.rows,
+        rows=[*map(view.as_shown, past.rows)] if view else past.rows,
         # Rows that the view leaves out may have the time of rows that it shows, and are then not read any more.
         cut=view.cut if view else past.stopped_early,
         state=found.get(Part.STATE, SessionState()),

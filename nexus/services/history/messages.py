@@ -11,8 +11,10 @@ from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
 from nexus.core.models import LONG_AGO, LeftOut, Row, is_object_id, parse_moment, read_role
+from nexus.core.payloads import CallState
 from nexus.core.ports.store import CALLS_LEFT_OUT, LONGEST_CONTENT
 from nexus.services.history.forms import REPAIRED, left_out_of, native, success_of
+from nexus.services.history.progress import PROGRESS, is_progress, shown_progress, state_of
 from nexus.services.history.rows import text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
 from nexus.services.text.content import as_text
@@ -35,12 +37,14 @@ class HistoryMessage(NamedTuple):
 
     Attributes:
         role: None for a row that no context shows.
-        text: as recorded, and JSON for content that is no text; escaped only behind the validity gate.
+        text: as recorded, and JSON for content that is no text; escaped only behind the validity gate. Of progress
+            what stands in the place of the result.
         source: id of the message; `""` where it has none.
         run_id: `""` for none.
         calls: those that an answer declares.
         call_id, tool_name: the call that a result names, and its tool; `""` where it names none.
         success: of a result that tells it; None for all else.
+        state: of a row that says how far a call has come (`progress`), and is not shown by itself; `""` for all else.
         left_out: what the row says besides, and is not shown.
         moment: in UTC; None where it has no readable time.
         rank: in stored order, oldest lowest; no other row that was read with it has the same.
@@ -57,6 +61,7 @@ class HistoryMessage(NamedTuple):
     call_id: str = ""
     tool_name: str = ""
     success: bool | None = None
+    state: CallState | Literal[""] = ""
     left_out: tuple[LeftOut, ...] = ()
     moment: datetime | None = None
     rank: int = 0
@@ -108,6 +113,8 @@ def _read_message(row: Any, rank: int, stored: Any) -> HistoryMessage:
     if not isinstance(row, dict):
         return HistoryMessage(None, rank=rank, stored=stored)
     role, known, source = _SPEAKERS.get(text_or_empty(row.get("role"))), _metadata_of(row), text_or_empty(row.get("id"))
+    if role == "tool" and is_progress(row):
+        return _read_progress(row, known, source, rank, stored)
     is_result = role == "tool"
     name = text_or_empty(known.get("tool_name")) if is_result else ""
     return HistoryMessage(
@@ -119,11 +126,30 @@ def _read_message(row: Any, rank: int, stored: Any) -> HistoryMessage:
         as_id(known.get("call_id")) if is_result else "",
         "" if name == _UNNAMED else name,
         success_of(known) if is_result else None,
+        "",
         left_out_of(row, source),
         parse_moment(row.get("timestamp")),
         rank,
         row,
         stored,
+    )
+
+
+def _read_progress(row: Row, known: Mapping[str, Any], source: str, rank: int, stored: Any) -> HistoryMessage:
+    progress = known.get(PROGRESS)
+    state = state_of(progress)
+    return HistoryMessage(
+        None,
+        shown_progress(progress) if state and progress else "",
+        source,
+        text_or_empty(row.get("run_id")),
+        call_id=as_id(known.get("call_id")),
+        success=False if state == "failed" else None,
+        state=state,
+        moment=parse_moment(row.get("timestamp")),
+        rank=rank,
+        row=row,
+        stored=stored,
     )
 
 

@@ -27,6 +27,7 @@ from nexus.core.models import (
     is_internal,
     named_agent,
     to_milliseconds,
+    trusted_time,
 )
 from nexus.core.ports import Row, RunOrigin
 from nexus.services.history.forms import (
@@ -36,6 +37,7 @@ from nexus.services.history.forms import (
     native,
     read_input,
 )
+from nexus.services.history.progress import PROGRESS, TOOL_PROGRESS, progress_id, read_progress
 from nexus.services.text.content import as_text, compact_json
 
 Kind = Literal["main", "sub"]
@@ -156,6 +158,7 @@ _ANSWER: Final = frozenset({"content", "tool_calls", "usage"})
 _RESULT: Final = ABOUT_RESULT | {"role", "result", "content"}
 THINKING: Final = "thinking"
 _TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 # A message of more bytes is a large one.
 _LARGE: Final = 4_096
 # Recorded for a result without a status, or without the name of its tool.
@@ -342,8 +345,31 @@ def tool_row(message: Message, size: int = 0) -> Row:
     return _row(message, "TOOL", result, metadata)
 
 
-# By topic, what makes the row of a message, without its session where it names none; None for one that is not recorded.
-ROW_MAKERS: Final = {Topics.LLM_RESULTS: llm_row, Topics.TOOLS_RESULTS: tool_row, Topics.RUNS_INPUT: further_row}
+def progress_row(message: Message, size: int = 0) -> Row:  # noqa: ARG001  # the others need it
+    """The row of a call's progress, without its session. ValueError as `read_progress`.
+
+    A call has one in its run. The latest that was said of it has the highest revision.
+    """
+    call_id, progress = read_progress(message)
+    said_at = trusted_time(message)
+    row = _row(message, "TOOL", "", {"call_id": call_id, PROGRESS: progress, **_marks(message, TOOL_PROGRESS)})
+    revision = (said_at - _EPOCH) // timedelta(microseconds=1)
+    return {
+        **row,
+        "id": progress_id(message.run_id, call_id),
+        "timestamp": said_at,
+        "metadata": {**row["metadata"], REVISION: revision},
+    }
+
+
+# By topic, what makes the row of a message, without its session where it names none; None for one that is not recorded,
+# ValueError for one that cannot be.
+ROW_MAKERS: Final = {
+    Topics.LLM_RESULTS: llm_row,
+    Topics.TOOLS_RESULTS: tool_row,
+    Topics.TOOLS_PROGRESS: progress_row,
+    Topics.RUNS_INPUT: further_row,
+}
 
 
 def recorded_row(message: Message, size: int = 0) -> Row | None:

@@ -6,7 +6,8 @@ that keeps these rules, whatever the rows were:
 - Texts are escaped; the arguments of calls stay exact.
 - The results of a message's calls stand directly after it, in the order of the calls, also when they came later.
 - Every call is answered before anything else follows; for a lost or outstanding result stands a tool message that says
-  so. A result answers a call of its own run, or else the one of its id in another run: some calls wait for an approval.
+  so, or how far the call has come. A result answers a call of its own run, or else the one of its id in another run:
+  some calls wait for an approval.
 - Call ids are unique in the list, ids and function names have the characters and the length that every provider
   allows, no message has more than 128 calls, and none is empty.
 
@@ -26,7 +27,7 @@ from pydantic_core import from_json
 from nexus.core.models import LeftOut, Message, Why
 from nexus.services.history.forms import not_understood
 from nexus.services.history.messages import HistoryMessage, in_order, messages_of, read_messages
-from nexus.services.history.rows import MAIN, Agent, count_others, row_of
+from nexus.services.history.rows import MAIN, REVISION, Agent, count_others, is_whole_number, row_of
 from nexus.services.history.tool_calls import ToolCall
 from nexus.services.text.escape import canonical, escape_counted
 from nexus.services.text.neighbours import Neighbours
@@ -43,14 +44,16 @@ def transcript_of_rows(
 ) -> tuple[list[HistoryMessage], int]:
     """The rows of a session, oldest first, and how many had to be repaired or left out.
 
-    Not counted are those of the current run, of SYSTEM and COMMAND, and those that are not for `agent`.
+    With the progress of calls, for the validity gate. Not counted are those of the current run, of SYSTEM and COMMAND,
+    and those that are not for `agent`.
     """
     read = [
         item
         for item in read_messages(rows)
-        if (item.role is None or agent.sees(item.metadata)) and not (current_run_id and item.run_id == current_run_id)
+        if (not (item.role or item.state) or agent.sees(item.metadata))
+        and not (current_run_id and item.run_id == current_run_id)
     ]
-    return in_order([item for item in read if item.role]), sum(item.is_faulty for item in read)
+    return in_order([item for item in read if item.role or item.state]), sum(item.is_faulty for item in read)
 
 
 def window_start(messages: Sequence[HistoryMessage]) -> int:
@@ -74,7 +77,7 @@ class Window:
     """The part of a session that an agent is shown as it was said (contract §5).
 
     Attributes:
-        messages: oldest first, before the validity gate.
+        messages: oldest first, before the validity gate; with the progress of calls, which is no message.
         runs: those whose human input is among the messages. Of a run that began before, only the end is shown.
         left_out: older messages that were at hand.
         cut: there are older ones, which were not read.
@@ -101,7 +104,13 @@ class Window:
         start = window_start(messages) if cut else 0
         fetched = count_others(rows, current_run_id)
         begun = _begun_from(messages, start)
-        return cls(messages[start:], begun, start, cut, fetched, faults, not_understood(rows))
+        left_out = count_said(messages[:start])
+        return cls(messages[start:], begun, left_out, cut, fetched, faults, not_understood(rows))
+
+
+def count_said(messages: Iterable[HistoryMessage]) -> int:
+    """How many of these are messages, and not the progress of a call."""
+    return sum(item.role is not None for item in messages)
 
 
 def _begun_from(messages: Sequence[HistoryMessage], start: int) -> frozenset[str]:
@@ -130,7 +139,8 @@ class Admitted:
     """Messages in the OpenAI form.
 
     Attributes:
-        origins: for each message its source; None for a result that was lost.
+        origins: for each message its source; that of progress shown in the place of a result has a `state`; None for a
+            result that was lost.
         repairs: notes on what was changed or left out.
         left_out: what they do not show of the messages before the gate.
     """
@@ -155,6 +165,7 @@ class _Call:
     place: str
     order: int
     result: HistoryMessage | None = None
+    progress: HistoryMessage | None = None
 
 
 @dataclass(slots=True)
@@ -190,6 +201,11 @@ def _escaped(item: HistoryMessage) -> HistoryMessage:
     return item if text == item.text else item._replace(text=text, escaped=escaped)
 
 
+def _said_at(progress: HistoryMessage) -> int:
+    revision = progress.metadata.get(REVISION)
+    return int(revision) if revision is not None and is_whole_number(revision) else 0
+
+
 class _Gate:
     def __init__(self, where: str, after: Sequence[Mapping[str, Any]], *, going_on: bool) -> None:
         self._where = where
@@ -206,9 +222,12 @@ class _Gate:
 
     def admit(self, messages: Iterable[HistoryMessage]) -> Admitted:
         unmatched: list[tuple[int, HistoryMessage]] = []
+        progress: list[HistoryMessage] = []
         for item in map(_escaped, messages):
             self._left_out += item.left_out
-            if item.role == "tool":
+            if item.state:
+                progress.append(item)
+            elif item.role == "tool":
                 call = self._call_of_id(item) if item.call_id else self._call_of_name(item)
                 if call is None:
                     unmatched.append((len(self._steps), item))
@@ -222,6 +241,9 @@ class _Gate:
                 self._leave_out("message", item, Why.EMPTY)
         for came, item in unmatched:
             self._place_early(came, item)
+        # A call may have been reported on in several runs.
+        for item in sorted(progress, key=_said_at):
+            self._note_progress(item)
         shown = [pair for step in self._steps for pair in self._shown(step)]
         parted = Neighbours(self._after).parted([message for message, _ in shown])
         return Admitted(parted, [origin for _, origin in shown], self._repairs, self._left_out)
@@ -293,17 +315,24 @@ class _Gate:
         else:
             self._leave_out("tool result", item, Why.UNMATCHED)
 
+    def _note_progress(self, item: HistoryMessage) -> None:
+        """Have the call that is named, if it has no result, show how far it has come."""
+        same = self._declared.get((item.run_id, item.call_id)) or self._of_any_run.get(item.call_id, [])
+        if call := next((call for call in reversed(same) if call.result is None), None):
+            call.progress = item
+
     def _shown(self, step: _Step) -> list[tuple[dict[str, Any], HistoryMessage | None]]:
         shown: list[tuple[dict[str, Any], HistoryMessage | None]] = [(step.message, step.origin)]
         for call in step.calls:
-            if call.result is None:
+            answer = call.result or call.progress
+            if answer is None:
                 yet = self._going_on and self._latest_step[step.origin.run_id].origin is step.origin
                 self._note(f"call {call.place} has no result{' yet' if yet else ''}")
                 text = NO_RESULT_YET if yet else NO_RESULT
             else:
-                text = call.result.text or (FAILED_RESULT if call.result.success is False else EMPTY_RESULT)
-            failed = {"failed": True} if call.result and call.result.success is False else {}
-            shown.append(({"role": "tool", "tool_call_id": call.id, "content": text, **failed}, call.result))
+                text = answer.text or (FAILED_RESULT if answer.success is False else EMPTY_RESULT)
+            failed = {"failed": True} if answer and answer.success is False else {}
+            shown.append(({"role": "tool", "tool_call_id": call.id, "content": text, **failed}, answer))
         return shown
 
     def _note(self, repair: str) -> None:

@@ -11,6 +11,7 @@ from nexus.core.ports import Row
 from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, CALLS_LEFT_OUT, LONGEST_CONTENT, VALUE_LEFT_OUT
 from nexus.core.ports.store import LEFT_OUT as LEFT_OUT_MARK
 from nexus.services.history.forms import LEFT_OUT, RAW, success_of
+from nexus.services.history.progress import PROGRESS, standing
 from nexus.services.history.rows import REVISION, UNKNOWN, is_whole_number
 from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.text.content import as_text, compact_json
@@ -22,12 +23,15 @@ def grown(row: Row, stored: Row) -> tuple[dict[str, Any], dict[str, Any]] | None
     """How a stored message becomes its later version: fields to change, and those that must not have changed meanwhile.
 
     None where this row is no later version: one with a higher `metadata.revision`, or where both have the same or none,
-    one that begins with the stored one and has more text or more calls.
+    one that begins with the stored one and has more text or more calls; of two of a call's progress the one that is
+    further on.
     """
     given, known = row["metadata"], stored.get("metadata")
     if row["role"] != stored.get("role") or not isinstance(known, dict):
         return None
     new, old = _revision(given), _revision(known)
+    if PROGRESS in given:
+        return _progressed(row, stored)
     is_later = new > old if new != old else _goes_on(row, stored)
     if not is_later:
         return None
@@ -46,6 +50,19 @@ def grown(row: Row, stored: Row) -> tuple[dict[str, Any], dict[str, Any]] | None
 
 def _revision(metadata: Mapping[str, Any]) -> int:
     return int(metadata[REVISION]) if is_whole_number(metadata.get(REVISION)) else 0
+
+
+def _progressed(row: Row, stored: Row) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """As `grown`, for the progress of a call."""
+    given, known = row["metadata"], stored["metadata"]
+    ways = [(_revision(each), standing(each.get(PROGRESS) or {})) for each in (given, known)]
+    if ways[0] <= ways[1]:
+        return None
+    changed = (PROGRESS, REVISION)
+    return (
+        {"timestamp": row["timestamp"], **{f"metadata.{name}": given[name] for name in changed}},
+        {f"metadata.{name}": known.get(name) for name in changed},
+    )
 
 
 def _goes_on(row: Row, stored: Row) -> bool:

@@ -1,6 +1,7 @@
 """The rows of a session's tail that a compaction covers, and the tail that it leaves (contract §7).
 
 - Units are compacted whole (`units`), the oldest first. Runs that may go on stay, and so do the messages to keep.
+- What is pending stays (`units`), however long it is.
 - Rows whose `_id` does not say when they were stored, which no later compaction could find, are compacted in any
   case.
 - A tail lists the covered rows among those that are left. Where it would list more than `MOST_LISTED`, the oldest
@@ -243,6 +244,8 @@ def plan(
         _keep_whole(covered, units, must)
         # From now on only what must go takes more along, so that this ends.
         free = set()
+    pending = (unit for unit in units if unit.is_pending and lost_later.isdisjoint(unit.places))
+    covered.difference_update(place for unit in pending for place in unit.places)
     return tuple(item.row for place, item in enumerate(items) if place in covered)
 
 

@@ -5,6 +5,8 @@
   and so are units of which one row is in both: a result may come in another run, and one row may be several messages.
 - Rows that no context shows (SYSTEM, COMMAND, malformed ones) are units too. Rows internal to a sub-agent are left
   out.
+- A call that is reported to be under way, or to wait for input, is pending: its block stays, and so does the row that
+  says so, by itself, for it may have been recorded long after.
 - A run is over when it has its answer and every call its result, or after a long enough silence. A call without a
   result is awaited for a day. A sub-agent's rows say that its run goes on; they are in no tail, so that has to be
   read from whole runs (`KnownRuns`).
@@ -21,6 +23,7 @@ from typing import Final
 from nexus.core.models import LONG_AGO, is_internal, is_object_id, parse_moment, seconds_of
 from nexus.core.ports import Row
 from nexus.services.history.messages import HistoryMessage, in_order, places_in_run, read_messages
+from nexus.services.history.progress import GIVEN_UP, PENDING
 from nexus.services.history.run_facts import facts_in
 from nexus.services.history.transcript import admit
 
@@ -32,13 +35,15 @@ LONGEST_CALL: Final = timedelta(hours=24)
 class Unit:
     """Rows of which all are compacted or none: their places in the ordered list, ascending.
 
-    A block holds tool calls; it is open where one of them has no result. `run_id` is `""` for rows of no run.
+    A block holds tool calls; it is open where one of them has no result. What is pending is never compacted. `run_id`
+    is `""` for rows of no run.
     """
 
     places: tuple[int, ...]
     run_id: str
     is_block: bool = False
     is_open: bool = False
+    is_pending: bool = False
 
     @property
     def end(self) -> int:
@@ -66,11 +71,13 @@ def units_of(items: Sequence[HistoryMessage]) -> list[Unit]:
     for place, item in enumerate(items):
         runs[item.run_id].append(place)
     blocks: defaultdict[str, list[Unit]] = defaultdict(list)
-    for block in _blocks(items):
+    found, pending = _blocks(items)
+    for block in found:
         blocks[block.run_id].append(block)
     units: list[Unit] = []
     for run_id, places in runs.items():
         units += _units_of_run(run_id, places, _merged(blocks[run_id]))
+    units = [replace(unit, is_pending=unit.is_pending or not pending.isdisjoint(unit.places)) for unit in units]
     return _joined(units, items)
 
 
@@ -84,8 +91,13 @@ def _joined(units: Iterable[Unit], items: Sequence[HistoryMessage]) -> list[Unit
         for other in same.values():
             places = tuple(sorted({*joined.places, *other.places}))
             first = min(joined, other, key=lambda each: each.places)
-            is_open = joined.is_open or other.is_open
-            joined = Unit(places, first.run_id, is_block=joined.is_block or other.is_block, is_open=is_open)
+            joined = Unit(
+                places,
+                first.run_id,
+                is_block=joined.is_block or other.is_block,
+                is_open=joined.is_open or other.is_open,
+                is_pending=joined.is_pending or other.is_pending,
+            )
         of_row |= dict.fromkeys((items[place].row["_id"] for place in joined.places), joined)
     distinct = {unit.places: unit for unit in of_row.values()}
     return sorted(distinct.values(), key=lambda unit: unit.end)
@@ -118,28 +130,35 @@ def _merged(blocks: Iterable[Unit]) -> list[Unit]:
             group[0].run_id,
             is_block=True,
             is_open=any(block.is_open for block in group),
+            is_pending=any(block.is_pending for block in group),
         )
         for group in groups
     ]
 
 
-def _blocks(items: Sequence[HistoryMessage]) -> list[Unit]:
+def _blocks(items: Sequence[HistoryMessage]) -> tuple[list[Unit], set[int]]:
+    """Messages with calls and their results, and the places of the rows that say that a call is pending."""
     # The gate asks whether there is a text, and reads none.
-    shown = [item._replace(text="…", rank=place) for place, item in enumerate(items) if item.role]
+    shown = [
+        item._replace(text="…", rank=place) for place, item in enumerate(items) if item.role is not None or item.state
+    ]
     admitted = admit(shown, "rows")
-    # Places of the messages with calls and of their results; None for a lost result.
-    groups: list[list[int | None]] = []
+    groups: list[list[HistoryMessage | None]] = []
     for message, origin in zip(admitted.messages, admitted.origins, strict=True):
         if message["role"] == "tool":
-            groups[-1].append(origin.rank if origin else None)
+            groups[-1].append(origin)
         else:
-            groups.append([origin.rank] if origin and origin.calls else [])
-    found = []
+            groups.append([origin] if origin and origin.calls else [])
+    found, pending = [], set[int]()
     for group in groups:
-        places = tuple(sorted(place for place in group if place is not None))
+        waiting = {origin.rank for origin in group if origin and origin.state in PENDING}
+        places = tuple(sorted({origin.rank for origin in group if origin} - waiting))
         if places:
-            found.append(Unit(places, items[places[0]].run_id, is_block=True, is_open=None in group))
-    return found
+            is_open = any(origin is None or (origin.state and origin.state not in GIVEN_UP) for origin in group)
+            run_id = items[places[0]].run_id
+            found.append(Unit(places, run_id, is_block=True, is_open=is_open, is_pending=bool(waiting)))
+        pending |= waiting
+    return found, pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +196,10 @@ class RunProgress:
         self._finished: dict[str, bool] = {}
 
     def finished(self, units: Iterable[Unit]) -> Iterator[Unit]:
-        """The units of which no more is expected. Of rows without a run, no block stays before one that goes."""
+        """The units of which no more is expected. Of rows without a run, no block stays before one that goes.
+
+        Only what is pending is expected for ever.
+        """
         going_on = {
             run_id
             for run_id, members in self._runs.items()
@@ -189,7 +211,8 @@ class RunProgress:
                 awaited.add(unit.run_id)
             runs = {self._items[place].run_id for place in unit.places} | {unit.run_id}
             is_held = bool(runs & awaited) and (unit.is_block or bool(unit.run_id))
-            if not is_held and not runs & going_on and not (self._asking and self._asking in runs):
+            is_asking = self._asking != "" and self._asking in runs
+            if not (unit.is_pending or is_held or runs & going_on or is_asking):
                 yield unit
 
     def _is_awaited(self, unit: Unit) -> bool:

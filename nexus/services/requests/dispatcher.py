@@ -101,6 +101,7 @@ def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
         Work(Topics.MEMORY_SEARCH, max(max_in_flight // 4, 1), aside=MOST_REFUSALS_PER_OWNER, sheds=True),
         Work(Topics.LLM_RESULTS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
         Work(Topics.TOOLS_RESULTS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
+        Work(Topics.TOOLS_PROGRESS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
         Work(Topics.RUNS_INPUT, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
         Work(Topics.TOOLS_REGISTER, _MOST_TOOLS),
         Work(Topics.TOOLS_UNREGISTER, _MOST_TOOLS),
@@ -280,10 +281,7 @@ class Dispatcher:
                 case Topics.TOOLS_REQUESTS:
                     return self._read_call(delivery, arrived_at)
                 case _:
-                    message = read_message(delivery, self._settings)
-                    make_row = ROW_MAKERS.get(delivery.topic)
-                    row = make_row(message, len(delivery.payload)) if make_row else None
-                    return _Read(partial(self._offer, delivery, message, row), message.owner_key, message.run_id)
+                    return self._read_news(delivery)
         except EnvelopeError as error:
             if delivery.topic == Topics.CONFIG_CHANGED and error.code is ErrorCode.INVALID_REQUEST:
                 # Where a signature is required this is found after it was verified.
@@ -296,6 +294,17 @@ class Dispatcher:
             too_large = len(delivery.payload) > self._settings.max_payload_bytes
             fault = _Fault(str(error), DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE)
         return _Read(lambda: fault)
+
+    def _read_news(self, delivery: Delivery) -> _Read:
+        """Read a message that is not answered; raises as `read_message`."""
+        message = read_message(delivery, self._settings)
+        make_row = ROW_MAKERS.get(delivery.topic)
+        try:
+            row = make_row(message, len(delivery.payload)) if make_row else None
+        except ValueError as error:
+            fault = _Fault(str(error), DeadLetterCause.REFUSED, message.id)
+            return _Read(lambda: fault, message.owner_key, message.run_id)
+        return _Read(partial(self._offer, delivery, message, row), message.owner_key, message.run_id)
 
     def _read_call(self, delivery: Delivery, arrived_at: float) -> _Read:
         # Most of them are for other runners of tools, where there are such.
@@ -312,7 +321,7 @@ class Dispatcher:
 
     def _offer(self, delivery: Delivery, message: Message, row: Row | None) -> _Fault | None:
         match delivery.topic:
-            case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS | Topics.RUNS_INPUT:
+            case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS | Topics.TOOLS_PROGRESS | Topics.RUNS_INPUT:
                 if reason := _why_not_recorded(delivery.topic, message, row):
                     return _Fault(reason, DeadLetterCause.REFUSED, message.id)
                 settled = partial(self._settle, delivery, message.id, partly=_what_is_not_understood(message, row))

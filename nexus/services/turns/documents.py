@@ -52,7 +52,8 @@ from nexus.core.turns import (
 )
 from nexus.core.wire import is_deeper
 from nexus.services.due_work import NOTHING_DUE, count_in
-from nexus.services.history.messages import HistoryMessage
+from nexus.services.history.messages import HistoryMessage, messages_of
+from nexus.services.history.progress import PENDING, is_progress
 from nexus.services.history.rows import storable, text_or_empty
 from nexus.services.history.run_facts import TurnFacts, read_facts
 from nexus.services.text.content import compact_json
@@ -155,6 +156,12 @@ def is_overtaken(document: Row, latest: Row) -> bool:
     begun_at = latest.get("begun_at")
     is_later = latest["turn_number"] > document["turn_number"]
     return is_later and isinstance(begun_at, datetime) and begun_at >= document["heard_at"]
+
+
+def with_progress(document: Row, rows: Sequence[Row]) -> Row:
+    """The turn as heard of when a tool was last reported to be at work: its run is not silent."""
+    reported = [item.moment for item in messages_of(filter(is_progress, rows)) if item.state in PENDING and item.moment]
+    return {**document, "heard_at": max(document["heard_at"], *reported)} if reported else document
 
 
 def changes_by_review(

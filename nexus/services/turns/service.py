@@ -29,6 +29,7 @@ from nexus.core.ports.memory import TurnTouch
 from nexus.core.ports.store import Refused
 from nexus.core.turns import CLOSE, Goal, Level, Turn, TurnStart
 from nexus.services.history.forms import input_text
+from nexus.services.history.progress import is_progress
 from nexus.services.history.recorder import UPDATED
 from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.turns.documents import (
@@ -260,7 +261,8 @@ class TurnMemory:
         One of a model or a tool says that the turn of its run goes on. An input is one that waited in the outbox: where
         the replica that built its context has ended, the turn is not begun yet.
         """
-        if is_internal(row["metadata"]):
+        if is_internal(row["metadata"]) or is_progress(row):
+            # When a turn is looked at, its silence is counted from the last progress.
             return
         changes, unless_due = changes_by_row(row, utc_now())
         # A turn that has an earlier version of a message is closed again.

@@ -45,6 +45,7 @@ from nexus.services.turns.documents import (
     is_overtaken,
     is_placed,
     repaired,
+    with_progress,
 )
 from nexus.services.turns.model_summary import Summariser
 
@@ -268,4 +269,5 @@ class TurnWorker:
 
 
 def _look(turn: Row, rows: Sequence[Row], idle: timedelta, settled: timedelta) -> dict[str, Any]:
+    turn = with_progress(turn, rows)
     return changes_by_review(turn, facts_of(turn, rows), len(rows), utc_now(), idle=idle, settled=settled)

@@ -579,6 +579,22 @@ async def test_rows_of_runs(place: Place) -> None:
         assert await store.messages_of_runs("o", ["r9", "r\x00", ""], limit=5) == []
 
 
+async def test_results_of_runs(place: Place) -> None:
+    """The rows of tools in those runs, whoever they are internal to, newest first; long texts without their middle."""
+    roles = ("TOOL", "AI", "tool", "HUMAN", "SYSTEM", "Tool", "TOOL")
+    rows = [row(number, run_id=f"r{number % 2}", role=role) for number, role in enumerate(roles)]
+    rows[6] |= {"content": "界" * 5 + "-" * 90_000 + "é" * 5, "metadata": {"sub_agent_internal": True, "call_id": "c"}}
+    place.plant("messages", [*rows, row(8, owner_key="p", run_id="r0", role="TOOL")])
+    async with place.open() as store:
+        found = await store.results_of_runs("o", ["r0", "r1", "r9"], limit=9, excerpt_chars=3)
+        assert ids(found) == ["m6", "m5", "m2", "m0"]
+        assert (found[0]["content"], found[0]["metadata"]["call_id"]) == ("界界界ééé", "c")
+        assert ids(await store.results_of_runs("o", ["r1"], limit=9, excerpt_chars=3)) == ["m5"]
+        assert ids(await store.results_of_runs("o", ["r0"], limit=2, excerpt_chars=3)) == ["m6", "m2"]
+        assert await store.results_of_runs("o", [], limit=5, excerpt_chars=3) == []
+        assert await store.results_of_runs("p", ["r1", "\x00"], limit=5, excerpt_chars=3) == []
+
+
 async def test_the_first_input(place: Place) -> None:
     """The oldest row of a human of a session, and of a run; none that is internal to a sub-agent."""
     long = "x" * 60_000

@@ -40,6 +40,7 @@ PUBLISHED = (
     "runs.input",
     "llm.results",
     "tools.results",
+    "tools.progress",
     "session.state",
     "session.constraints",
     "memory.facts",

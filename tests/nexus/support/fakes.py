@@ -130,6 +130,15 @@ class FakeStore:
         rows = [row for row in self._of(owner_key) if row.get("run_id") in run_ids and _is_shown(row)]
         return [_excerpt(row, excerpt_chars) for row in rows[:limit]]
 
+    async def results_of_runs(
+        self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int
+    ) -> list[Row]:
+        """Up to `limit` rows of tools in these runs, newest first."""
+        self._ask("results_of_runs")
+        rows = [row for row in self._of(owner_key) if row.get("run_id") in run_ids and not _is_shown(row)]
+        rows = [row for row in rows if str(row["role"]).lower() == "tool"]
+        return [_excerpt(row, excerpt_chars) for row in rows[:limit]]
+
     async def find_message(self, owner_key: str, message_id: str) -> Row | None:
         """The row with that `id`, without its content."""
         self._ask("find_message")

@@ -105,6 +105,10 @@ class SlowStore(FakeStore):
         """Rows of runs."""
         return await self._far(lambda: self.shared.messages_of_runs(owner_key, run_ids, **page))
 
+    async def results_of_runs(self, owner_key: str, run_ids: Sequence[str], **page: Any) -> list[Row]:
+        """Rows of tools in runs."""
+        return await self._far(lambda: self.shared.results_of_runs(owner_key, run_ids, **page))
+
     async def find_message(self, owner_key: str, message_id: str) -> Row | None:
         """A row."""
         return await self._far(lambda: self.shared.find_message(owner_key, message_id))

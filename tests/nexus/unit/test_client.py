@@ -17,6 +17,7 @@ from nexus.core.errors import BusUnavailableError, ErrorCode, NobodyListeningErr
 from nexus.core.models import ANSWER_TOPICS, Message, Role, Run, Topics
 from nexus.core.signing import Signing
 from nexus.core.wire import decode, encode
+from nexus.services.history.progress import progress_id
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 
 Responder = Callable[[MemoryBus, Message, int], Awaitable[None]]
@@ -599,7 +600,7 @@ async def test_a_context_comes_after_what_was_said() -> None:
             await echo(bus, asked, count)
 
     bus = MemoryBus()
-    recorded = (Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.RUNS_INPUT)
+    recorded = (Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.TOOLS_PROGRESS, Topics.RUNS_INPUT)
     async with answered_by(respond, bus), bus.subscribe(*recorded), ContextClient(bus).listening() as client:
         first, second, others = (new_run(owner, "hi") for owner in ("ada", "ada", "bob"))
         sent = [
@@ -607,6 +608,8 @@ async def test_a_context_comes_after_what_was_said() -> None:
             await client.record_tool_result(first, "c", "7", name="weather"),
             await client.say(first, "and?"),
         ]
+        await client.report_progress(first, "d", "working", progress=0.4)
+        await client.report_progress(first, "d", "cancelled")
         unsaid: list[Any] = ["", {"content": [{"type": "thinking", "thinking": "hm"}]}, {"choices": []}]
         for nothing in unsaid:
             await client.record_answer(first, nothing)
@@ -616,7 +619,8 @@ async def test_a_context_comes_after_what_was_said() -> None:
         await client.build(others)
         await client.build(second)
         await client.build(new_run("ada", "hi"))
-    ids = [message.id for message in sent]
+    # What is said of a call has one row.
+    ids = [*(message.id for message in sent), progress_id(first.id, "d")]
     assert afters == [None, ids, None, ids, None]
 
 
@@ -639,6 +643,7 @@ async def test_a_context_comes_after_a_hundred_messages_at_most() -> None:
 SENDERS: Final[dict[str, Callable[[ContextClient, float], Awaitable[Any]]]] = {
     Topics.LLM_RESULTS: lambda client, seconds: client.record_answer(run(), "x", timeout=seconds),
     Topics.TOOLS_RESULTS: lambda client, seconds: client.record_tool_result(run(), "c", 1, name="f", timeout=seconds),
+    Topics.TOOLS_PROGRESS: lambda client, seconds: client.report_progress(run(), "c", "working", timeout=seconds),
     Topics.RUNS_INPUT: lambda client, seconds: client.say(run(), "x", timeout=seconds),
     Topics.TOOLS_REGISTER: lambda client, seconds: client.register_tools([{}], timeout=seconds),
     Topics.SESSION_STATE: lambda client, seconds: client.send_state("ada", {"op": "clear"}, timeout=seconds),

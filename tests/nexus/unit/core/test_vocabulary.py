@@ -28,6 +28,7 @@ def test_topics() -> None:
         "SYSTEM_COMMAND": "system.command",
         "COMMAND_RESULT": "command.result",
         "RUNS_INPUT": "runs.input",
+        "TOOLS_PROGRESS": "tools.progress",
         "TOOLS_REGISTER": "tools.register",
         "TOOLS_UNREGISTER": "tools.unregister",
         "SESSION_STATE": "session.state",

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -11,10 +12,11 @@ import pytest
 
 from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.models import Message, Role, new_row_id
+from nexus.core.models import Message, Role, new_row_id, utc_now
 from nexus.core.ports import Row
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
-from nexus.services.history.rows import llm_row
+from nexus.services.history.rows import llm_row, progress_row
+from nexus.services.history.transcript import NO_RESULT
 from nexus.services.session_state.state import SessionState, Todo
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.waiting import until
@@ -91,6 +93,15 @@ def asking(
 ) -> Any:
     """A request for the agent layout, with this metadata of the run."""
     return request(text, request_id, run_id, later=later, run_metadata={"layout": "agent", **metadata})
+
+
+async def report(parts: Parts, state: str, seconds: int, *, run_id: str = "before", **more: Any) -> None:
+    """Have recorded how far the call `c1` has come."""
+    said_at = utc_now() - timedelta(seconds=60 - seconds)
+    content = {"call_id": "c1", "state": state, **more}
+    said = Message(run_id=run_id, owner_key="ada", role=Role.TOOL, content=content, timestamp=said_at)
+    assert parts.persistence.offer(progress_row(said), 10)
+    await parts.persistence.flush()
 
 
 def todo(text: str) -> SessionState:
@@ -184,6 +195,38 @@ class TestRun:
             content = await parts.build(asking())
         assert sum(len(message.get("tool_calls") or ()) for message in content["messages"]) == 128
         assert sum(block["truncated"] for block in content["context"]["blocks"]) == 1
+
+    async def test_progress_of_earlier_calls(self) -> None:
+        """A run shows what its first build did; the next run shows the latest."""
+        async with agent_parts() as parts:
+            made = Message(run_id="before", owner_key="ada", role=Role.AI, content={"tool_calls": [CALL]})
+            assert parts.persistence.offer(llm_row(made), 10)
+            await report(parts, "working", 1)
+            first = await parts.build(asking())
+            assert history(first)[-1] == "(working)"
+            await report(parts, "input_required", 2, message="Which?")
+            continued = await parts.build(asking(request_id="msg_2", later=LATER))
+            assert continued["messages"][: len(first["messages"])] == first["messages"]
+            following = await parts.build(asking(request_id="msg_3", run_id="run_2"))
+        assert "(input_required: Which?)" in history(following)
+        assert [first["context"]["history"]["merged"], first["context"]["left_out"]] == [1, []]
+
+    @pytest.mark.parametrize("layout", ["agent", "dialogue", "thinking"])
+    async def test_progress_of_its_own_calls(self, layout: str) -> None:
+        """Is as it is now, and only asked for where a call has no result."""
+        given: dict[str, Any] = {"later": LATER[:1], "run_metadata": {"layout": layout}}
+        async with agent_parts() as parts:
+            first = await parts.build(request(request_id="msg_1", **given))
+            assert [item["content"] for item in first["messages"] if item["role"] == "tool"] == [NO_RESULT]
+            await report(parts, "working", 1, run_id="run_1", progress=40)
+            content = await parts.build(request(request_id="msg_2", **given))
+            asked = parts.store.calls.count("results_of_runs")
+            await parts.build(request(request_id="msg_3", later=LATER, run_metadata={"layout": layout}))
+            assert parts.store.calls.count("results_of_runs") == asked == 2
+            parts.store.down = True
+            degraded = await parts.build(request(request_id="msg_4", **given))
+        assert [item["content"] for item in content["messages"] if item["role"] == "tool"] == ["(working: 40 %)"]
+        assert [item["content"] for item in degraded["messages"] if item["role"] == "tool"] == [NO_RESULT]
 
     @pytest.mark.parametrize("layout", ["agent", "dialogue"])
     @pytest.mark.parametrize("later", [[], LATER], ids=["first", "continued"])

@@ -61,6 +61,32 @@ def _row(draw: st.DrawFn, number: int, second: int) -> Row:
 
 
 @st.composite
+def with_progress(draw: st.DrawFn) -> list[Row]:
+    """Rows, and of some of their calls how far they have come; see `rows`."""
+    made = draw(rows())
+    calls = [
+        (row, call["id"])
+        for row in made
+        if isinstance(row["metadata"], dict)
+        for call in row["metadata"].get("tool_calls") or ()
+        if call["id"]
+    ]
+    told = (
+        draw(st.lists(st.sampled_from(calls), max_size=4, unique_by=lambda one: (one[0]["run_id"], one[1])))
+        if calls
+        else []
+    )
+    for number, (row, call_id) in enumerate(told, 1_000):
+        second = int(row["_id"][:8], 16) - int(START.timestamp()) + draw(st.sampled_from([0, 1, 400, 100_000]))
+        state = draw(st.sampled_from(["working", "input_required", "working", "completed", "failed", "cancelled"]))
+        known = {"source": "tool_progress", "call_id": call_id, "progress": {"state": state}}
+        at = START + timedelta(seconds=second + draw(_SKEWS))
+        same = {"run_id": row["run_id"], "owner_key": "o", "session_id": "s", "role": "TOOL", "content": ""}
+        made.append({**same, "_id": object_id(second, number), "id": f"m{number}", "timestamp": at, "metadata": known})
+    return sorted(made, key=lambda row: str(row["_id"]))
+
+
+@st.composite
 def approvals(draw: st.DrawFn) -> list[Row]:
     """Rows of runs at once in which calls are answered, each once at most, in any run, also several in one message."""
     made, unanswered, second = list[Row](), list[str](), 0

@@ -27,7 +27,7 @@ from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.memory.sessions import are_shown_as_before, rows
-from tests.nexus.unit.services.memory.test_plan import exchange, row
+from tests.nexus.unit.services.memory.test_plan import exchange, reported, row
 
 SESSION = ("o", "s")
 
@@ -98,6 +98,23 @@ class TestOne:
         assert made.created_at.microsecond % 1_000 == 0
         assert await home.compactions() == [made]
         assert await home.account() == Audit(messages=40, in_context=8, summarised=32)
+
+    async def test_a_pending_call_stays(self) -> None:
+        """Whoever asks; it is counted as in the context with what says so, until nothing is to come of it."""
+        home = home_with(2)
+        pending = [row(0, "AI", "waits", calls=["c"]), reported(0, "working", "c", "waits")]
+        home.plant(pending, ago=9_000)
+        home.plant(exchange(0, "last"), ago=8_000)
+        for trigger in ("tool", "automatic", "operator"):
+            made = await home.compact(keep_recent=0, trigger=trigger, strategy="archive", call_id=trigger)
+            assert made is None or made.count == 12
+            assert [item["id"] for item in await home.tail()] == ["m9", "m10"]
+        assert await home.account() == Audit(messages=14, in_context=2, summarised=12)
+        home.store.messages[9]["metadata"]["progress"]["state"] = "cancelled"
+        made = await home.compact(keep_recent=0)
+        assert made is not None
+        assert made.count == 2
+        assert await home.account() == Audit(messages=14, summarised=14)
 
     async def test_no_gain(self) -> None:
         """Is refused to a model that asks for a summary; nothing is changed. Anybody else gets it, and an archive."""

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from tests.nexus.unit.services.memory.sessions import (
     object_id,
     orphans,
     rows,
+    with_progress,
 )
 
 IDLE = timedelta(seconds=300)
@@ -276,6 +278,91 @@ class TestRunsInProgress:
     def test_the_one_that_asks(self) -> None:
         """Stays although it looks as if it were over."""
         assert covered([*exchange(1, "one"), *exchange(11, "two")], run_id="two") == ["m1", "m2", "m3", "m4"]
+
+
+def reported(number: int, state: str, call_id: str, run: str = "r1") -> Row:
+    """How far a call has come, by a row that was stored `number` seconds after the start."""
+    known = {"source": "tool_progress", "call_id": call_id, "progress": {"state": state}}
+    return row(number, "TOOL", run, content="", metadata=known)
+
+
+class TestPendingCalls:
+    """Calls without a result that are reported to be under way, or to wait for input."""
+
+    @settings(max_examples=300)
+    @given(with_progress(), KEEPS, st.sampled_from(TARGETS), RUNS, st.integers(0, 900_000), st.booleans())
+    @example([reported(1, "working", "a"), row(2, "AI", calls=["a"])], {}, "all", "", 900_000, True)
+    def test_any_session(  # noqa: PLR0917  # what a compaction depends on
+        self, given: list[Row], keep: dict[str, Any], target: Target, run_id: str, seconds: int, clears: bool
+    ) -> None:
+        """They stay, each with what says so; and what is left is shown as before."""
+        now = START + timedelta(seconds=seconds)
+        clear = {"clear": now} if clears else {}
+        _, kept = planned(given, **keep, **clear, now=now, target=target, run_id=run_id)
+        left = blocks(kept)
+        for call, results in blocks(given).items():
+            if any(said.partition(": ")[2] in {"(working)", "(input_required)"} for said in results):
+                assert left.get(call) == results
+        assert are_shown_as_before(kept, given)
+
+    @pytest.mark.parametrize("state", ["working", "input_required"])
+    def test_what_is_around_them_goes(self, state: str) -> None:
+        """However old they are; in their own run what came after them goes when a call would be awaited no longer."""
+        given = [*exchange(1, "one"), row(10, run="two"), row(11, "AI", "two", calls=["a"])]
+        given += [row(12, "AI", "two"), *exchange(20, "three"), reported(30, state, "a", "two")]
+        around = ["m1", "m2", "m3", "m4", "m10", "m20", "m21", "m22", "m23"]
+        assert covered(given, now=START + timedelta(seconds=400)) == around
+        assert covered(given, now=START + timedelta(days=400)) == [*around[:5], "m12", *around[5:]]
+        assert covered(given, now=START + timedelta(days=400), keep_recent=1, target="tools") == [
+            "m2",
+            "m3",
+            "m21",
+            "m22",
+        ]
+
+    def test_what_they_take_counts_as_staying(self) -> None:
+        """So that less of all else stays."""
+        given = [row(1, "AI", "two", calls=["a"]), reported(2, "working", "a", "two"), *exchange(20, "three")]
+        late = START + timedelta(days=400)
+        assert covered(given, now=late, keep_tokens=6) == []
+        assert covered(given, now=late, keep_tokens=4, cost=lambda found: 3 if found["id"] == "m1" else 1) == [
+            *("m20", "m21", "m22"),
+        ]
+
+    def test_where_its_run_has_to_go(self) -> None:
+        """Since no later tail could find a row of it, and the rest would be shown in another order."""
+        given = [
+            row(1, _id="foreign-1", timestamp=START + timedelta(seconds=5)),
+            row(2, "AI", calls=["a"], timestamp=START + timedelta(seconds=3)),
+            row(3, "AI", timestamp=START + timedelta(seconds=1)),
+            reported(9, "working", "a"),
+        ]
+        assert covered(given, keep_recent=1) == ["m1", "m3"]
+
+    @pytest.mark.parametrize("state", ["failed", "cancelled"])
+    def test_one_of_which_nothing_is_to_come(self, state: str) -> None:
+        """Goes as one that has its result, and with it what says so."""
+        given = [
+            row(10, run="two"),
+            row(11, "AI", "two", calls=["a"]),
+            reported(12, state, "a", "two"),
+            row(13, "AI", "two"),
+        ]
+        assert covered(given, now=START + timedelta(seconds=400)) == ["m10", "m11", "m12", "m13"]
+        assert covered(given, now=START + timedelta(seconds=400), target="tools") == ["m11", "m12"]
+
+    def test_one_whose_result_has_come(self) -> None:
+        """Goes, whatever was said of it before; also where the result is in another run."""
+        given = [row(10, run="two"), row(11, "AI", "two", calls=["a"]), reported(12, "working", "a", "two")]
+        for run in ("two", "three"):
+            answered = [*given, row(20, "TOOL", run, answers="a"), row(21, "AI", "two")]
+            assert {*covered(answered)} == {"m10", "m11", "m12", "m20", "m21"}
+
+    def test_one_that_is_said_to_be_done(self) -> None:
+        """Is awaited as any other: for a day."""
+        given = [row(11, "AI", "two", calls=["a"]), reported(12, "completed", "a", "two")]
+        assert covered(given, now=START + timedelta(seconds=400)) == []
+        assert covered(given, now=START + timedelta(days=2)) == ["m11", "m12"]
 
 
 class TestTail:

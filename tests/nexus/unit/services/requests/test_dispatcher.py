@@ -190,6 +190,7 @@ def on_its_own(topic: str, payload: Message | bytes) -> Delivery:
 CHANGES: list[tuple[str, Callable[[], Message]]] = [
     (Topics.LLM_RESULTS, message),
     (Topics.TOOLS_RESULTS, lambda: message(Role.TOOL, "found", tool_call_id="call_1", tool_name="web_search")),
+    (Topics.TOOLS_PROGRESS, lambda: message(Role.TOOL, {"state": "working", "call_id": "call_1"})),
     (Topics.RUNS_INPUT, lambda: message(Role.HUMAN, "no, Bergen")),
 ]
 
@@ -330,7 +331,7 @@ class TestTopics:
         assert shared[Topics.CONTEXT_BUILD_REQUEST].most == 7
         assert (shared[Topics.MEMORY_SEARCH].most, work(3)[1].most) == (1, 1)
         assert [topic for topic, item in shared.items() if item.sheds] == [*ANSWER_TOPICS]
-        results = {Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.RUNS_INPUT}
+        results = {Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.TOOLS_PROGRESS, Topics.RUNS_INPUT}
         kept = {
             Topics.TOOLS_REGISTER,
             Topics.TOOLS_UNREGISTER,
@@ -504,6 +505,18 @@ class TestFaults:
         assert (letter.topic, letter.message_id) == (topic, "msg_1")
         assert letter.reason.lower().endswith("never")
         assert trial.metrics.counted == Counter(filter(None, [DeadLetterCause.REFUSED, event]))
+
+    async def test_an_unknown_state(self) -> None:
+        """Of a call is refused, and the dead letter says what is allowed."""
+        async with dispatching() as trial:
+            delivery = of(Topics.TOOLS_PROGRESS, message(Role.TOOL, {"state": "paused", "call_id": "call_1"}))
+            await trial.dispatch(delivery)
+            letter = await trial.letter()
+            await trial.settled(delivery)
+        allowed = "working, input_required, completed, failed, cancelled"
+        assert letter.reason == f"content.state: 'paused' is unknown; allowed: {allowed}"
+        assert (letter.message_id, trial.store.messages) == ("msg_1", [])
+        assert trial.metrics.counted == {DeadLetterCause.REFUSED: 1}
 
     @pytest.mark.parametrize("topic", [Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.RUNS_INPUT])
     async def test_a_result_of_an_ambiguous_session(self, topic: str) -> None:

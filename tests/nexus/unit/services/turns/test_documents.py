@@ -7,8 +7,10 @@ from typing import Any
 import bson
 import pytest
 
+from nexus.core.models import Message, Role
 from nexus.core.ports import Row
 from nexus.core.turns import CLOSE, SUMMARISE, ThinkingRound, TokenUsage, ToolOutcome, TurnStart
+from nexus.services.history.rows import progress_row
 from nexus.services.history.run_facts import TurnFacts, read_facts
 from nexus.services.turns.documents import (
     changes_by_request,
@@ -18,6 +20,7 @@ from nexus.services.turns.documents import (
     facts_of,
     new_document,
     read_turn,
+    with_progress,
 )
 from nexus.services.turns.rule_summary import summarise_by_rules
 from tests.nexus.unit.services.turns_at_work import a_start, answer, calls, human, result
@@ -42,6 +45,24 @@ def seconds(changes: dict[str, Any]) -> float:
     """How long after the last row it is due."""
     due: timedelta = changes["due_at"] - NOW
     return due.total_seconds()
+
+
+def progress(state: str, after: float) -> Row:
+    """What is said of the call `1` so many seconds after the last row."""
+    said_at = NOW + timedelta(seconds=after)
+    content = {"call_id": "1", "state": state}
+    return progress_row(Message(run_id="a", owner_key="o", role=Role.TOOL, content=content, timestamp=said_at))
+
+
+def test_a_tool_at_work_is_no_silence() -> None:
+    """However long it takes; one that is said to be over is."""
+    turn, rows = document(), RUN[:2]
+    assert reviewed(turn, rows, 301)["status"] == "unanswered"
+    at_work = with_progress(turn, [*rows, progress("working", 200)])
+    assert "status" not in reviewed(at_work, rows, 499)
+    assert reviewed(at_work, rows, 501)["status"] == "unanswered"
+    assert with_progress(turn, [*rows, progress("cancelled", 200)]) == turn
+    assert with_progress(turn, [*rows, progress("working", -200)]) == turn
 
 
 def test_it_follows_the_latest() -> None:
