@@ -6,6 +6,7 @@ from typing import Any
 
 from nexus.core.models import Row
 from nexus.core.person import Statement
+from tests.nexus.support.stored import stored
 
 
 class FakeFacts:
@@ -58,6 +59,6 @@ class FakeConstraints:
         known = self.kept.get((owner_key, place))
         if (known["revision"] if known else 0) != revision:
             return False
-        written = {"document": deepcopy(dict(document)), "revision": revision + 1}
+        written = stored({"document": dict(document), "revision": revision + 1})
         self.kept[owner_key, place] = {"owner_key": owner_key, "place": place, **written}
         return True

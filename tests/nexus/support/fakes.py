@@ -67,6 +67,9 @@ class FakeStore:
         if collection == "tools":
             self.tools |= {document["name"]: document["definition"] for document in documents}
             return
+        if collection == "constraints":
+            self.constraints.kept |= {(row["owner_key"], row["place"]): row for row in documents}
+            return
         if collection in self.memory.rows:
             self.memory.rows[collection] += map(stored, documents)
             return

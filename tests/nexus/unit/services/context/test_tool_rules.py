@@ -102,11 +102,9 @@ def test_more_tools_than_there_may_be(form: str, most: int) -> None:
     """The first in their order are kept, the tools of the working memory before all others."""
     others = [tool(f"a{number:04}") for number in range(most + 2)]
     converted = shown(form, *others, *definitions())
-    names = [each["name"] for each in functions(converted)]
-    assert names == [*(each["function"]["name"] for each in others[: most - 5]), *sorted(MEMORY_TOOLS)]
-    assert converted.left_out == [
-        LeftOut("tool", each["function"]["name"], Why.TOO_MANY) for each in others[most - 5 :]
-    ]
+    names, kept = [each["name"] for each in functions(converted)], most - len(MEMORY_TOOLS)
+    assert names == [*(each["function"]["name"] for each in others[:kept]), *sorted(MEMORY_TOOLS)]
+    assert converted.left_out == [LeftOut("tool", each["function"]["name"], Why.TOO_MANY) for each in others[kept:]]
     assert len(functions(shown("anthropic", *others))) == most + 2
 
 
