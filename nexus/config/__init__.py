@@ -157,10 +157,16 @@ _Window = Annotated[int, Field(ge=1_000, le=10_000_000)]
 
 
 class PlainLayoutSettings(_Section):
-    """The layout for dialogues (contract §4), or for rounds of thought (contract §6)."""
+    """A layout for dialogues (contract §4), or for rounds of thought (contract §6)."""
 
     max_tokens: _Window | None = None
     recall: bool = False
+
+
+class DialogueLayoutSettings(PlainLayoutSettings):
+    """The layout for dialogues, and the memory tools that it offers."""
+
+    tools: list[Literal["pin_constraint", "remember", "search_memory"]] = []
 
 
 class AgentLayoutSettings(_Section):
@@ -177,7 +183,7 @@ class LayoutSettings(_Section):
     """Recipes for the message list."""
 
     default: Literal["dialogue", "agent", "thinking"] = "dialogue"
-    dialogue: PlainLayoutSettings = PlainLayoutSettings()
+    dialogue: DialogueLayoutSettings = DialogueLayoutSettings()
     agent: AgentLayoutSettings = AgentLayoutSettings()
     thinking: PlainLayoutSettings = PlainLayoutSettings()
 
@@ -186,6 +192,13 @@ class LayoutSettings(_Section):
         """The layouts whose contexts have `[RECALL]`."""
         wanted = {"dialogue": self.dialogue.recall, "agent": self.agent.recall, "thinking": self.thinking.recall}
         return frozenset(name for name in wanted if wanted[name])
+
+    def conflicts(self, *, working_memory: bool, recall: bool) -> Iterator[str]:
+        """What needs working memory or long-term memory where that is off."""
+        if self.dialogue.tools and not working_memory:
+            yield "layouts.dialogue.tools: needs memory.working_memory, which brings the tools"
+        if not recall:
+            yield from (f"layouts.{name}.recall: needs recall.enabled" for name in sorted(self.with_recall))
 
 
 # With a window of 1,000 tokens, a block has to hold its heading and the line that says that it is cut.
@@ -455,8 +468,7 @@ class Settings(Sections):
         if memory.compact_to >= memory.compact_at:
             yield f"memory.compact_to: {memory.compact_to} is allowed only below memory.compact_at, {memory.compact_at}"
         yield from memory.budget.conflicts()
-        if not recall.enabled:
-            yield from (f"layouts.{name}.recall: needs recall.enabled" for name in sorted(self.layouts.with_recall))
+        yield from self.layouts.conflicts(working_memory=memory.working_memory, recall=recall.enabled)
         if bool(llm.base_url.get_secret_value()) != bool(llm.model):
             given, other = ("model", "base_url") if llm.model else ("base_url", "model")
             yield f"llm.{given}: needs llm.{other}; give both, or neither for summaries by rules alone"

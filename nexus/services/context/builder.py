@@ -298,7 +298,7 @@ class ContextBuilder:
             layout=request.layout,
             form=request.form,
             limit=limit - IMAGE_TOKENS * len(images[0]),
-            tools=offered(self._sources.tools, request),
+            tools=offered(self._sources.tools, request, settings.dialogue_tools),
             run=run.messages if run else (),
             shares=settings.window.shares,
             blocks=settings.window.budget,
@@ -349,7 +349,7 @@ class ContextBuilder:
             gathered = await gather_dialogue(self._sources, build)
             degraded = self._degraded(gathered.missing, build)
         with timings.measured(Stage.ASSEMBLE):
-            tools = offered(self._sources.tools, build.request)
+            tools = offered(self._sources.tools, build.request, build.settings.dialogue_tools)
             return _dialogue_prefix(build, gathered, tools, degraded), gathered.complete
 
     async def _thinking(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:

@@ -6,7 +6,7 @@
 - Recording runs beside the reads. An answer waits for it briefly.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -53,7 +53,6 @@ from nexus.services.tools.registry import ToolRegistry
 
 _log = structlog.get_logger(__name__)
 
-_WRITING_TOOLS: Final = MEMORY_TOOLS - READING_TOOLS
 # The part of the time for reads on which others depend.
 FIRST: Final = 0.5
 # How long an answer that is otherwise ready waits for its input to be in the store.
@@ -80,9 +79,9 @@ _OTHER_SESSION: Final = (
 class BuilderSettings:
     """The settings of the builder, as `docs/operations.md` describes them (contract §9).
 
-    `recall`: layouts whose contexts have `[RECALL]`. `mood`: contexts have `[MOOD]`. `summaries_by_model`: a model
-    replaces summaries made by rules. `count_tokens="always"`: also in contexts that surely fit, in layouts that do not
-    show the number.
+    `recall`: layouts whose contexts have `[RECALL]`. `dialogue_tools`: memory tools that the layout dialogue offers.
+    `mood`: contexts have `[MOOD]`. `summaries_by_model`: a model replaces summaries made by rules.
+    `count_tokens="always"`: also in contexts that surely fit, in layouts that do not show the number.
     """
 
     default_layout: str = "dialogue"
@@ -97,6 +96,7 @@ class BuilderSettings:
     summary_detail_level: Level = "detailed"
     turns_shown: int = 100
     recall: frozenset[str] = frozenset()
+    dialogue_tools: frozenset[str] = frozenset()
     mood: bool = False
     summaries_by_model: bool = False
     count_tokens: Literal["needed", "always"] = "needed"
@@ -141,14 +141,16 @@ class Build(NamedTuple):
         return self.budget if tools is self.budget.tools else replace(self.budget, tools=tools)
 
 
-def offered(tools: ToolRegistry, request: BuildRequest) -> list[dict[str, Any]]:
-    """The tools that go with a context, not to be changed: the memory tools only in the agent layout.
+def offered(tools: ToolRegistry, request: BuildRequest, in_dialogue: Collection[str] = ()) -> list[dict[str, Any]]:
+    """The tools that go with a context, not to be changed.
 
-    A sub-agent may read the working memory; writing there is the main agent's.
+    The memory tools go with the agent layout alone, but for those of `in_dialogue`. A sub-agent may read; writing is
+    the main agent's.
     """
-    if request.layout != "agent":
-        return tools.definitions(MEMORY_TOOLS)
-    return tools.definitions(_WRITING_TOOLS if request.agent.kind == "sub" else ())
+    shown = {"agent": MEMORY_TOOLS, "dialogue": MEMORY_TOOLS.intersection(in_dialogue)}.get(request.layout, frozenset())
+    if request.agent.kind == "sub":
+        shown &= READING_TOOLS
+    return tools.definitions(MEMORY_TOOLS - shown)
 
 
 class StateSource(Protocol):

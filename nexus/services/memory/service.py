@@ -16,7 +16,7 @@ from nexus.core.concurrency import Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import to_milliseconds, utc_now
-from nexus.core.ports import ConstraintSource, MemoryStore, MessageStore, RecallSource, Row, TurnSource
+from nexus.core.ports import ConstraintSource, FactSource, MemoryStore, MessageStore, RecallSource, Row, TurnSource
 from nexus.core.working_memory import (
     Compaction,
     CompactionJob,
@@ -38,6 +38,7 @@ from nexus.services.tools.memory_tools import (
     MemoryLimits,
     PinConstraint,
     ReadDetail,
+    Remember,
     SearchMemory,
     UpdateOverview,
     WriteDetail,
@@ -88,6 +89,7 @@ class WorkingMemory:
         turns: TurnSource | None = None,
         *,
         constraints: ConstraintSource,
+        facts: FactSource,
         recall: RecallSource | None = None,
         limits: MemoryLimits | None = None,
         metrics: Metrics | None = None,
@@ -97,6 +99,7 @@ class WorkingMemory:
         self._compact_session = compact
         self._turns = turns
         self._constraints = constraints
+        self._facts = facts
         self._recall = recall
         self._metrics = metrics or NoMetrics()
         self._background: BackgroundCompactions | None = None
@@ -141,18 +144,21 @@ class WorkingMemory:
     async def _carry_out(self, call: MemoryCall, caller: Caller) -> str:
         match call:
             case UpdateOverview():
-                return await self._update_overview(call, caller)
+                told = await self._update_overview(call, caller)
             case WriteDetail():
                 detail = await self._write_detail(call, caller)
-                return f"{detail.name} is kept as version {detail.version}, {detail.bytes} bytes."
+                told = f"{detail.name} is kept as version {detail.version}, {detail.bytes} bytes."
             case PinConstraint():
-                return await self._pin(call, caller)
+                told = await self._pin(call, caller)
             case ReadDetail():
-                return _part_of(await self._find_detail(call.name, caller), call)
+                told = _part_of(await self._find_detail(call.name, caller), call)
+            case Remember():
+                told = await self._remember(call, caller)
             case SearchMemory():
-                return await search(self._store, self._messages, self._recall, caller, call)
+                told = await search(self._store, self._messages, self._recall, caller, call)
             case CompactHistory():
-                return await self._compact(call, caller)
+                told = await self._compact(call, caller)
+        return told
 
     async def _update_overview(self, call: UpdateOverview, caller: Caller) -> str:
         overview = await self._write_overview(call, caller)
@@ -256,6 +262,23 @@ class WorkingMemory:
             f"{constraint.id} is pinned {_HOW_LONG[constraint.scope]}, and in [CONSTRAINTS] from the next context on. "
             f"{held} now."
         )
+
+    async def _remember(self, call: Remember, caller: Caller) -> str:
+        asked = await self._messages.run_input(caller.session[0], caller.run_id)
+        said_in = (str(asked["id"]),) if asked and asked.get("id") else ()
+        try:
+            facts = await self._facts.remember(
+                *caller.session, caller.call_id, call.topic, call.value, call.sub_topic, said_in
+            )
+        except ValueError as error:
+            raise CallRefusedError(str(error)) from None
+        holds = next((each for each in facts if each.holds), None)
+        if holds is None:
+            return "It is kept, but was taken back since."
+        before = next((each.value for each in facts if each.id == holds.supersedes), None)
+        superseded = "" if before is None else f"; it supersedes {before}"
+        topic = " / ".join(filter(None, (holds.topic, holds.sub_topic)))
+        return f"It is kept for all sessions of this person. {topic}: {holds.value}{superseded}."
 
     async def _compact(self, call: CompactHistory, caller: Caller) -> str:
         request = CompactionRequest(

@@ -14,8 +14,8 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Final, Self, get_args
 
 import structlog
@@ -55,6 +55,8 @@ _log = structlog.get_logger(__name__)
 MOST_STATEMENTS: Final = 5_000
 # Replicas that write at once may go beyond the limit by what each of them holds.
 _MOST_READ: Final = 2 * MOST_STATEMENTS
+# As precisely as stores keep a time.
+_LEAST: Final = timedelta(milliseconds=1)
 _SESSIONS_NEEDED: Final = 2
 _ID_CHARS: Final = 32
 # About what reading a statement costs, in characters of text.
@@ -396,9 +398,39 @@ class Facts:
     ) -> list[Fact]:
         """Keep what a model was told to remember, once for each call; see `FactSource`."""
         origin = Origin(owner_key, call_id, utc_now(), session_id, "tool")
-        said = statement(origin, topic, value, sub_topic, evidence=evidence)
-        await self.add(owner_key, [said])
+        return await self.say(origin, topic, value, sub_topic, evidence=evidence)
+
+    async def say(
+        self,
+        origin: Origin,
+        topic: str,
+        value: str,
+        sub_topic: str = "",
+        *,
+        evidence: Sequence[str] = (),
+        retires: bool = False,
+    ) -> list[Fact]:
+        """Keep one statement as the latest of its slot, whatever clocks others have. Returns the slot's facts then.
+
+        Raises:
+            ValueError: as `statement`.
+            StoreRejectedError, StoreUnavailableError: as `add`.
+        """
         slot = slot_of(topic, sub_topic)
+        times = [time for each in await self._of(origin.owner_key, slot) for time in (each.valid_from, each.valid_to)]
+        after = [time + _LEAST for time in times if time]
+        said = statement(
+            replace(origin, said_at=max(origin.said_at, *after)) if after else origin,
+            topic,
+            value,
+            sub_topic,
+            evidence=evidence,
+            retires=retires,
+        )
+        await self.add(origin.owner_key, [said])
+        return await self._of(origin.owner_key, slot)
+
+    async def _of(self, owner_key: str, slot: Slot) -> list[Fact]:
         return [each for each in await self.facts(owner_key) if slot_of(each.topic, each.sub_topic) == slot]
 
     async def _write(self, key: Key, accepted: Sequence[_Accepted]) -> None:

@@ -15,17 +15,18 @@ Rules of this module:
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from nexus.core.person import CONSTRAINT_SCOPES, KINDS, MAX_CONSTRAINT_CHARS
+from nexus.core.person import CONSTRAINT_SCOPES, KINDS, MAX_CONSTRAINT_CHARS, MAX_TOPIC_CHARS, MAX_VALUE_CHARS
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.recall import SCOPES, Scope
 from nexus.core.working_memory import STRATEGIES, TARGETS, Strategy, Target
 
 COMPACT_HISTORY: Final = "compact_history"
 PIN_CONSTRAINT: Final = "pin_constraint"
+REMEMBER: Final = "remember"
 UPDATE_WORKING_MEMORY: Final = "update_working_memory"
 WRITE_MEMORY_DETAIL: Final = "write_memory_detail"
 READ_MEMORY_DETAIL: Final = "read_memory_detail"
@@ -33,7 +34,13 @@ SEARCH_MEMORY: Final = "search_memory"
 
 # Tools that change nothing.
 READING_TOOLS: Final = frozenset({READ_MEMORY_DETAIL, SEARCH_MEMORY})
-MEMORY_TOOLS: Final = READING_TOOLS | {COMPACT_HISTORY, PIN_CONSTRAINT, UPDATE_WORKING_MEMORY, WRITE_MEMORY_DETAIL}
+MEMORY_TOOLS: Final = READING_TOOLS | {
+    COMPACT_HISTORY,
+    PIN_CONSTRAINT,
+    REMEMBER,
+    UPDATE_WORKING_MEMORY,
+    WRITE_MEMORY_DETAIL,
+}
 
 _NAME_CHARS: Final = 64
 # Messages that a search finds at most.
@@ -137,6 +144,21 @@ _TOOLS: Final[Mapping[str, _Tool]] = {
         },
         required=("name",),
     ),
+    REMEMBER: _Tool(
+        "Keep a fact about the person for all their sessions, such as where they live, what they like or who belongs "
+        "to them. Call it when the person tells something of themselves that will matter another time; not for the "
+        "work at hand, and not for what only you conclude. A topic with its sub_topic has one value: a new one "
+        "supersedes the old one.",
+        {
+            "topic": _text_of("What it is about, in a word or two, such as home.", MAX_TOPIC_CHARS),
+            "value": _text_of("What holds, in a few words, such as Porto.", MAX_VALUE_CHARS),
+            "sub_topic": _text_of(
+                "Which part of the topic, where it has several, such as city. Use the same words each time.",
+                MAX_TOPIC_CHARS,
+            ),
+        },
+        required=("topic", "value"),
+    ),
     SEARCH_MEMORY: _Tool(
         "Find what was said or noted before: in this session the overview and its earlier revisions, details, "
         "archives, and all messages, also those that only a summary stands for; with scope owner, messages of all "
@@ -232,6 +254,7 @@ _ALLOWED: Final = (
     "and '_'; no path"
 )
 
+_Given = Mapping[str, Any]
 _Word = TypeVar("_Word", Target, Strategy, Scope)
 
 
@@ -285,41 +308,60 @@ class PinConstraint:
     given: Mapping[str, Any]
 
 
-MemoryCall = CompactHistory | PinConstraint | UpdateOverview | WriteDetail | ReadDetail | SearchMemory
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Keep what holds of the person."""
+
+    topic: str
+    value: str
+    sub_topic: str = ""
+
+
+MemoryCall = CompactHistory | PinConstraint | Remember | UpdateOverview | WriteDetail | ReadDetail | SearchMemory
 
 
 def read_call(name: str, given: Any, limits: MemoryLimits | None = None) -> MemoryCall:
     """The call of the tool `name`; its arguments are an object, or its JSON text. Faults are a ValueError."""
     if name not in _TOOLS:
         raise ValueError(f"name: {_shown(name)} is unknown; allowed: {', '.join(sorted(MEMORY_TOOLS))}")
-    limits, allowed, arguments = limits or MemoryLimits(), _TOOLS[name].parameters, _arguments(given)
+    allowed, arguments = _TOOLS[name].parameters, _arguments(given)
     for key in arguments:
         if key not in allowed:
             raise ValueError(f"args: {_shown(key)} is unknown; allowed: {', '.join(allowed)}")
-    if name == COMPACT_HISTORY:
-        return CompactHistory(
-            _word(arguments, "target", TARGETS),
-            _word(arguments, "strategy", STRATEGIES),
-            _whole_number(arguments, "keep_recent", allowed),
-        )
-    if name == PIN_CONSTRAINT:
-        return PinConstraint(arguments)
-    if name == READ_MEMORY_DETAIL:
-        return ReadDetail(
-            read_name(arguments.get("name")),
-            _whole_number(arguments, "from_character", allowed),
-            _whole_number(arguments, "characters", allowed),
-        )
-    if name == UPDATE_WORKING_MEMORY:
-        content = _content(arguments, limits.overview_max_bytes, "drop what is settled, or put it into a detail")
-        base = _whole_number(arguments, "base_revision", allowed) if "base_revision" in arguments else None
-        return UpdateOverview(content, base)
-    if name == WRITE_MEMORY_DETAIL:
-        detail = read_name(arguments.get("name"))
-        if is_reserved(detail):
-            raise ValueError(f"name: {detail!r} is one that archives have, which nobody writes to; take another name")
-        return WriteDetail(detail, _content(arguments, limits.detail_max_bytes, "make several details of it"))
-    return read_search(arguments)
+    return _READERS[name](arguments, limits or MemoryLimits())
+
+
+def _read_compaction(arguments: _Given, _limits: MemoryLimits) -> MemoryCall:
+    keep_recent = _whole_number(arguments, "keep_recent", _TOOLS[COMPACT_HISTORY].parameters)
+    return CompactHistory(_word(arguments, "target", TARGETS), _word(arguments, "strategy", STRATEGIES), keep_recent)
+
+
+def _read_part(arguments: _Given, _limits: MemoryLimits) -> MemoryCall:
+    allowed = _TOOLS[READ_MEMORY_DETAIL].parameters
+    return ReadDetail(
+        read_name(arguments.get("name")),
+        _whole_number(arguments, "from_character", allowed),
+        _whole_number(arguments, "characters", allowed),
+    )
+
+
+def _read_overview(arguments: _Given, limits: MemoryLimits) -> MemoryCall:
+    allowed = _TOOLS[UPDATE_WORKING_MEMORY].parameters
+    content = _content(arguments, limits.overview_max_bytes, "drop what is settled, or put it into a detail")
+    base = _whole_number(arguments, "base_revision", allowed) if "base_revision" in arguments else None
+    return UpdateOverview(content, base)
+
+
+def _read_detail(arguments: _Given, limits: MemoryLimits) -> MemoryCall:
+    detail = read_name(arguments.get("name"))
+    if is_reserved(detail):
+        raise ValueError(f"name: {detail!r} is one that archives have, which nobody writes to; take another name")
+    return WriteDetail(detail, _content(arguments, limits.detail_max_bytes, "make several details of it"))
+
+
+def _read_fact(arguments: _Given, _limits: MemoryLimits) -> MemoryCall:
+    sub_topic = _text(arguments, "sub_topic") if arguments.get("sub_topic") else ""
+    return Remember(_text(arguments, "topic"), _text(arguments, "value"), sub_topic)
 
 
 def read_search(arguments: Mapping[str, Any], *, default: Scope = "session", most: int = LONGEST_QUERY) -> SearchMemory:
@@ -330,6 +372,17 @@ def read_search(arguments: Mapping[str, Any], *, default: Scope = "session", mos
     parameters = _TOOLS[SEARCH_MEMORY].parameters
     scope = _word({"scope": default, **arguments}, "scope", SCOPES)
     return SearchMemory(query, scope, _whole_number(arguments, "limit", parameters))
+
+
+_READERS: Final[Mapping[str, Callable[[_Given, MemoryLimits], MemoryCall]]] = {
+    COMPACT_HISTORY: _read_compaction,
+    PIN_CONSTRAINT: lambda arguments, _limits: PinConstraint(arguments),
+    READ_MEMORY_DETAIL: _read_part,
+    REMEMBER: _read_fact,
+    SEARCH_MEMORY: lambda arguments, _limits: read_search(arguments),
+    UPDATE_WORKING_MEMORY: _read_overview,
+    WRITE_MEMORY_DETAIL: _read_detail,
+}
 
 
 def _arguments(given: Any) -> Mapping[str, Any]:

@@ -27,6 +27,7 @@ from nexus.services.memory.compactor import CompactionSettings, Compactor
 from nexus.services.memory.documents import Audit, audit, document_of
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
+from nexus.services.person.facts import Facts
 from nexus.services.recall.indexer import Indexer
 from nexus.services.recall.service import Recall
 from nexus.services.recall.texts import findable
@@ -102,6 +103,7 @@ async def context(store: Store, layout: str) -> bytes:
             store,
             Compactor(store.memory, store, counter).compact,
             constraints=constraints_on(store),
+            facts=Facts(store.facts),
         ),
         counter=counter,
     )

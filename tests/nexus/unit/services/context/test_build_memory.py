@@ -1,5 +1,6 @@
 """Working memory in builds: read, kept for a run, compacted in time, missing (contract §5, §7)."""
 
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -368,6 +369,26 @@ class TestTools:
                 parts.registry.register(definition(name), print)
             content = await parts.build(asking(**metadata))
         assert {tool["function"]["name"] for tool in content["tools"]} == offered | {"web_search"}
+
+    @pytest.mark.parametrize(
+        ("metadata", "offered"),
+        [
+            ({"layout": "dialogue"}, {"remember", "search_memory"}),
+            ({"layout": "dialogue", "agent": SUB}, {"search_memory"}),
+            ({"layout": "thinking"}, set()),
+        ],
+    )
+    async def test_of_dialogues(self, metadata: dict[str, Any], offered: set[str]) -> None:
+        """Those that are set for them, in the list and in [CAPABILITIES]; a sub-agent may only look."""
+        window = WindowSettings(context_window=100_000)
+        tools = frozenset({"remember", "search_memory"})
+        async with remembering(window=window, dialogue_tools=tools) as (parts, _):
+            for name in MEMORY_TOOLS:
+                parts.registry.register(definition(name), print)
+            content = await parts.build(asking(**metadata))
+        assert {tool["function"]["name"] for tool in content["tools"]} == offered
+        if metadata["layout"] == "dialogue":
+            assert set(re.findall(r"^### (\w+)", content["messages"][1]["content"], re.MULTILINE)) == offered
 
     async def test_of_two_agents_in_one_run(self) -> None:
         """A sub-agent that is asked the same in the same run gets its own, and so does the main agent."""

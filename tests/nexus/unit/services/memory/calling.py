@@ -10,6 +10,7 @@ from nexus.core.ports import RecallSource, Row
 from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
+from nexus.services.person.facts import Facts
 from nexus.services.tools.memory_tools import MemoryLimits
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fake_memory import FakeMemoryStore
@@ -82,7 +83,13 @@ def memory_on(
     """A working memory on that store."""
     compact = (compacting or Compacting()).compact
     return WorkingMemory(
-        store.memory, store, compact, constraints=constraints_on(store), recall=recall, limits=MemoryLimits(**limits)
+        store.memory,
+        store,
+        compact,
+        constraints=constraints_on(store),
+        facts=Facts(store.facts),
+        recall=recall,
+        limits=MemoryLimits(**limits),
     )
 
 

@@ -10,6 +10,7 @@ from nexus.core.ports.memory import NewestMemory
 from nexus.core.working_memory import CompactionRequest, Snapshot
 from nexus.services.memory.documents import TEMPLATE
 from nexus.services.memory.service import Outcome, WorkingMemory
+from nexus.services.person.facts import Facts
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fake_memory import FakeMemoryStore
@@ -219,6 +220,7 @@ async def test_a_sub_agent(name: str) -> None:
         "search_memory": {"query": "x"},
         "compact_history": {"target": "all", "strategy": "summarize"},
         "pin_constraint": {"text": "x"},
+        "remember": {"topic": "x", "value": "y"},
         "update_working_memory": {"content": "x"},
         "write_memory_detail": {"name": "x", "content": "x"},
     }[name]
@@ -251,7 +253,15 @@ async def test_the_turn_is_known() -> None:
     key = {"owner_key": "ada", "session_id": "s"}
     turns.plant({**key, "id": "turn_4_1", "turn_number": 4, "run_id": "run_9", "task_context": ""})
     await update(
-        WorkingMemory(store.memory, store, Compacting().compact, turns, constraints=constraints_on(store)), "a"
+        WorkingMemory(
+            store.memory,
+            store,
+            Compacting().compact,
+            turns,
+            constraints=constraints_on(store),
+            facts=Facts(store.facts),
+        ),
+        "a",
     )
     assert store.memory.rows["working_memory"][0]["turn_number"] == 4
 

@@ -1,6 +1,7 @@
 """Facts about persons: how statements are read, what follows from them, and how they are kept (contract §15)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -375,3 +376,15 @@ async def test_a_tool_remembers_once_for_each_call() -> None:
     assert await store.facts.count_statements("ada") == 3
     with pytest.raises(ValueError, match="topic: is missing or blank"):
         await facts.remember("ada", "s1", "call_2", " ", "Porto")
+
+
+async def test_what_is_said_now_comes_after_clocks_that_are_ahead() -> None:
+    """A message may be said to be of up to five minutes from now; a call or a command counts as later."""
+    facts = Facts(FakeStore().facts)
+    ahead = message(city("Faro")).model_copy(update={"timestamp": utc_now() + timedelta(seconds=200)})
+    async with facts.running():
+        facts.offer(ahead, 100)
+        assert values(await facts.remember("ada", "s", "call_1", "home", "Porto", "city")) == ["Porto"]
+        operator = Origin("ada", "op_1", utc_now(), source="operator")
+        assert values(await facts.say(operator, "home", "", "city", retires=True)) == []
+        assert values(await facts.say(replace(operator, key="op_2"), "home", "Lisbon", "city")) == ["Lisbon"]

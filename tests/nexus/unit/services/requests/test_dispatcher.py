@@ -146,7 +146,7 @@ async def dispatching(bodies_up_to: int | None = None, **settings: Any) -> Async
         builder = ContextBuilder(persistence, store, registry, ledger)
         writer = DeadLetterWriter(letters, metrics, bodies_up_to)
         service = RequestService(builder, bus, ledger, writer, limits, metrics)
-        memory = WorkingMemory(store.memory, store, no_compaction, constraints=constraints)
+        memory = WorkingMemory(store.memory, store, no_compaction, constraints=constraints, facts=facts)
         calls = FullCalls(memory, bus, ledger, writer, persistence, store.ping, limits)
         suspects = SuspectReader(ledger, limits)
         parts = bus, service, persistence, catalog, states, facts, constraints

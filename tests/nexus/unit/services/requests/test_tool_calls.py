@@ -20,6 +20,7 @@ from nexus.services.history.recorder import RunOrigins
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService
+from nexus.services.person.facts import Facts
 from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings, read_tool_call
 from nexus.services.requests.tool_calls import ToolCallService
@@ -50,7 +51,9 @@ class StrangeMemory(WorkingMemory):
     """
 
     def __init__(self, store: FakeStore) -> None:
-        super().__init__(store.memory, store, no_compaction, constraints=constraints_on(store))
+        super().__init__(
+            store.memory, store, no_compaction, constraints=constraints_on(store), facts=Facts(store.facts)
+        )
         self.gate = anyio.Event()
         self.gate.set()
         self.ran: list[Caller] = []
