@@ -90,6 +90,8 @@ def _rule(section: type[BaseModel], name: str, given: str | None) -> str:
     schema = schema["anyOf"][0] if or_null else schema
     if "enum" in schema:
         return f"one of {', '.join(schema['enum'])} is needed"
+    if words := schema.get("items", {}).get("enum"):
+        return f"a list of any of {', '.join(words)} is needed"
     rule = schema.get("description") or _KINDS.get(schema["type"], "a list of texts, as [a, b],")
     if "maxLength" in schema:
         rule += f" of at most {schema['maxLength']} characters"

@@ -522,8 +522,7 @@ class TestModels:
     def test_memory_tools_in_dialogues(self, tmp_path: Path) -> None:
         """Those that make sense there, and only where there are any."""
         found = fault(tmp_path, "layouts: {dialogue: {tools: [compact_history]}}")
-        assert "layouts.dialogue.tools" in found
-        assert "remember" in found
+        assert "layouts.dialogue.tools.0: a list of any of pin_constraint, remember, search_memory is needed" in found
         found = fault(tmp_path, "memory: {working_memory: false}\nlayouts: {dialogue: {tools: [remember]}}")
         assert "layouts.dialogue.tools: needs memory.working_memory" in found
         assert "layouts.dialogue" not in found
