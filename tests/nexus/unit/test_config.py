@@ -518,6 +518,7 @@ class TestModels:
         found = fault(tmp_path, text)
         assert "layouts.agent.recall: needs recall.enabled" in found
         assert "layouts.thinking.recall: needs recall.enabled" in found
+        assert "layouts.dialogue" not in found
 
     def test_memory_tools_in_dialogues(self, tmp_path: Path) -> None:
         """Those that make sense there, and only where there are any."""
@@ -525,7 +526,6 @@ class TestModels:
         assert "layouts.dialogue.tools.0: a list of any of pin_constraint, remember, search_memory is needed" in found
         found = fault(tmp_path, "memory: {working_memory: false}\nlayouts: {dialogue: {tools: [remember]}}")
         assert "layouts.dialogue.tools: needs memory.working_memory" in found
-        assert "layouts.dialogue" not in found
 
     def test_what_is_off(self, tmp_path: Path) -> None:
         """YAML reads `off` as false."""
