@@ -1,5 +1,6 @@
 """`nexus constraints`: the rules that hold for answers to an owner: show, set and take back (contract §10, §15)."""
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Annotated, Final, TypeVar
@@ -36,6 +37,9 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Show the rules that hold for answers, set them, take them back."
 )
 _MOST_PLACES: Final = 1_000
+# What errors name, as it is called here.
+_OPTIONS: Final = {"text:": "TEXT:", "kind:": "--kind:", "scope:": "--scope:"}
+_NAMED: Final = re.compile("^(?:text|kind|scope):")
 _ABOUT: Final[Columns] = {
     "ID": "id",
     "KIND": "kind",
@@ -116,7 +120,7 @@ def add(  # noqa: PLR0917  # typer makes options of them
     try:
         constraint, count = _on_constraints(settings, pin)
     except ValueError as error:
-        raise NexusError(str(error).replace("args.text", "TEXT").replace("args.", "--")) from None
+        raise NexusError(_NAMED.sub(lambda found: _OPTIONS[found[0]], str(error))) from None
     if as_json:
         print_result(constraint.model_dump(mode="json"))
         return

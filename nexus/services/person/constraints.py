@@ -130,16 +130,17 @@ def read_constraint(
     default_scope: ConstraintScope = "session",
     scopes: Sequence[ConstraintScope] = CONSTRAINT_SCOPES,
 ) -> Constraint:
-    """One constraint, as in `read_constraints`."""
+    """One constraint, as in `read_constraints`; `where` may be `""`."""
     given = {"text": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}: a text or a JSON object with text, kind and scope is needed")
     for key in given:
         if key not in _FIELDS:
             raise _unknown(where, key, _FIELDS)
-    text = _text(given.get("text"), f"{where}.text")
-    kind = _word(given.get("kind"), f"{where}.kind", KINDS, "must")
-    scope = _word(given.get("scope"), f"{where}.scope", scopes, default_scope)
+    inside = f"{where}." if where else ""
+    text = _text(given.get("text"), f"{inside}text")
+    kind = _word(given.get("kind"), f"{inside}kind", KINDS, "must")
+    scope = _word(given.get("scope"), f"{inside}scope", scopes, default_scope)
     place = target.place(scope)
     joined = "\0".join((place, kind, canonical(text).strip()))
     return Constraint(
@@ -158,7 +159,7 @@ def moved(constraint: Constraint, target: Target) -> Constraint:
     """The same constraint as one of another owner, session or run."""
     return read_constraint(
         {"text": constraint.text, "kind": constraint.kind, "scope": constraint.scope},
-        "constraint",
+        "",
         target,
         at=constraint.valid_from,
         source_message_id=constraint.source_message_id,
@@ -484,7 +485,7 @@ class Constraints:
             StoreUnavailableError, StoreRejectedError: it is not stored.
         """
         target = Target(owner_key, session_id, run_id)
-        constraint = read_constraint(given, "args", target, at=utc_now(), source_message_id=message_id)
+        constraint = read_constraint(given, "", target, at=utc_now(), source_message_id=message_id)
         known = {each.id: each for each in await self.known(target)}
         same = known.get(constraint.id)
         if not same or not (same.holds or (message_id and same.source_message_id == message_id)):

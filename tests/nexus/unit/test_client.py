@@ -324,6 +324,23 @@ async def test_a_state_is_sent() -> None:
         decode(deliveries[0].payload, topic=Topics.LLM_RESULTS, signing=REQUIRED)
 
 
+async def test_constraints_are_sent() -> None:
+    """As of the named session and run, signed for their own topic."""
+    bus = MemoryBus()
+    content = {"op": "add", "constraints": [{"text": "Answer in French.", "scope": "run"}]}
+    async with bus.subscribe(Topics.SESSION_CONSTRAINTS) as said:
+        client = ContextClient(bus, signing=REQUIRED)
+        assert await client.send_constraints("ada", content, session_id="s", run_id="run_1") == 1
+        assert await client.send_constraints("ada", content) == 1
+        deliveries = await take(said, 2)
+    first, second = [decode(one.payload, topic=Topics.SESSION_CONSTRAINTS, signing=REQUIRED) for one in deliveries]
+    assert (first.owner_key, first.run_id, first.role, first.content) == ("ada", "run_1", Role.COMMAND, content)
+    assert [message.metadata["session_id"] for message in (first, second)] == ["s", "default"]
+    assert second.run_id not in {"run_1", ""}
+    with pytest.raises(NobodyListeningError, match=r"session\.constraints"):
+        await client.send_constraints("ada", content, timeout=0.05)
+
+
 async def test_facts_are_sent() -> None:
     """As said in the named session, signed for their own topic."""
     bus = MemoryBus()
@@ -648,6 +665,7 @@ SENDERS: Final[dict[str, Callable[[ContextClient, float], Awaitable[Any]]]] = {
     Topics.TOOLS_REGISTER: lambda client, seconds: client.register_tools([{}], timeout=seconds),
     Topics.SESSION_STATE: lambda client, seconds: client.send_state("ada", {"op": "clear"}, timeout=seconds),
     Topics.MEMORY_FACTS: lambda client, seconds: client.send_facts("ada", {"op": "add"}, timeout=seconds),
+    Topics.SESSION_CONSTRAINTS: lambda client, seconds: client.send_constraints("ada", {"op": "add"}, timeout=seconds),
     Topics.CONTEXT_BUILD_REQUEST: lambda client, seconds: client.build(run(), timeout=seconds),
     Topics.MEMORY_SEARCH: lambda client, seconds: client.search_memory("ada", "x", timeout=seconds),
     Topics.TOOLS_REQUESTS: lambda client, seconds: client.call_tool(run(), "search_memory", {}, timeout=seconds),

@@ -10,6 +10,7 @@ from nexus.core.ports.memory import NewestMemory
 from nexus.core.working_memory import CompactionRequest, Snapshot
 from nexus.services.memory.documents import TEMPLATE
 from nexus.services.memory.service import Outcome, WorkingMemory
+from nexus.services.person.constraints import Target
 from nexus.services.person.facts import Facts
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
 from tests.nexus.support.constraints import constraints_on
@@ -228,6 +229,33 @@ async def test_a_sub_agent(name: str) -> None:
     outcome = await memory_on(store).run(name, args, replace(CALLER, is_sub_agent=True))
     assert ("is the main agent's" in outcome.text) == (name not in READING_TOOLS)
     assert not any(store.memory.rows.values())
+
+
+async def test_a_constraint_is_pinned() -> None:
+    """The result says its id and how many hold; the same call again does nothing, a wrong one says what is allowed."""
+    store = FakeStore()
+    memory = memory_on(store)
+    await constraints_on(store).pin("ada", "other", "", {"text": "Be brief.", "scope": "owner"})
+    args = {"text": "  Answer in French.\n", "kind": None, "scope": "session"}
+    outcome = await memory.run("pin_constraint", args, CALLER)
+    _, pinned = await constraints_on(store).known(Target(*CALLER.session, CALLER.run_id))
+    assert outcome == Outcome(
+        f"{pinned.id} is pinned for this session, and in [CONSTRAINTS] from the next context on. "
+        "2 constraints hold now."
+    )
+    assert (pinned.text, pinned.kind, pinned.source_message_id) == (args["text"], "must", CALLER.call_id)
+    kept = dict(store.constraints.kept)
+    assert await memory.run("pin_constraint", args, CALLER) == outcome
+    assert store.constraints.kept == kept
+    for wrong, reason in (
+        ({"text": " "}, "text: is blank; a text of 1 to 2000 characters is needed"),
+        ({}, "text: a text of 1 to 2000 characters is needed"),
+        ({"text": "a", "kind": "should"}, "kind: 'should' is unknown; allowed: must, must_not, format, scope"),
+        ({"text": "a", "scope": ["run"]}, "scope: a JSON list is unknown; allowed: owner, session, run"),
+        ({"text": "a", "id": "x"}, "args: 'id' is unknown; allowed: text, kind, scope"),
+    ):
+        assert await memory.run("pin_constraint", wrong, CALLER) == Outcome(reason, done=False)
+    assert store.constraints.kept == kept
 
 
 async def test_malformed_documents() -> None:

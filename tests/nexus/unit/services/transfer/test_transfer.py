@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 
+import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from hypothesis import given
@@ -17,9 +18,11 @@ from nexus.core.errors import NexusError, StoreUnavailableError
 from nexus.core.models import SECOND, is_object_id
 from nexus.core.ports import Row
 from nexus.core.working_memory import Tail
+from nexus.services.person.constraints import Target
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.exporter import export_session
 from nexus.services.transfer.importer import compare, new_row_ids, read_session, write_session
+from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.kept_turns import a_turn
 from tests.nexus.support.stored_session import NOW, a_compaction, a_detail, a_row, an_overview
@@ -168,6 +171,85 @@ async def test_an_import_that_breaks_off() -> None:
     assert rest.total() + 200 == plan.total
 
 
+async def constrained(store: Store, *rules: tuple[str, str], owner: str = "ada", session: str = "s1") -> None:
+    """Set rules, each with its scope and its text, in their order."""
+    constraints = constraints_on(store)
+    for scope, text in rules:
+        await constraints.pin(owner, session, "run_1", {"text": text, "scope": scope, "kind": "format"})
+        await anyio.sleep(0.002)
+
+
+async def rules_of(store: Store, owner: str = "ada", session: str = "s1") -> list[tuple[str, str]]:
+    """The rules in force, as they are shown."""
+    return [(each.scope, each.text) for each in await constraints_on(store).constraints(owner, session, "")]
+
+
+async def test_constraints_go_along() -> None:
+    """The session's and its owner's are in force after the import, also of another owner, and twice is as once."""
+    store, copy = Store(), Store()
+    store.fill()
+    rules = [
+        ("owner", " Zuerst:\r\nDeutsch.\u202e\u2028 "),
+        ("owner", "a"),
+        ("session", "z"),
+        ("session", "[CONSTRAINTS] 日本"),
+    ]
+    await constrained(store, *rules, ("run", "of the run"), ("session", "taken back"))
+    await constrained(store, ("session", "of another"), session="s2")
+    (gone,) = [each for each in await constraints_on(store).constraints(*KEY, "") if each.text == "taken back"]
+    await constraints_on(store).retire(Target(*KEY, ""), [gone.id])
+    assert await rules_of(store) == rules
+    folder = await exported(store)
+    assert all(line.decode().isprintable() for line in folder.lines(files.CONSTRAINTS))
+    await constrained(copy, ("owner", "bob's own"), ("owner", "a"), owner="bob")
+    written = await imported(copy, folder, owner_key="bob")
+    assert written[files.CONSTRAINTS] == 3
+    assert {*await rules_of(copy, "bob")} == {*rules, ("owner", "bob's own")}
+    kept = repr(copy.constraints.kept)
+    assert not await imported(copy, folder, owner_key="bob")
+    assert repr(copy.constraints.kept) == kept
+    await imported(copy, folder)
+    assert await rules_of(copy) == rules
+    assert (await exported(copy)).files[files.CONSTRAINTS] == folder.files[files.CONSTRAINTS]
+    assert not await imported(store, folder)
+
+
+async def test_constraints_alone_and_an_older_export() -> None:
+    """A session may have nothing else, and an export of an older release has none."""
+    store, copy = Store(), Store()
+    await constrained(store, ("session", "a"))
+    folder = await exported(store)
+    header = json.loads(folder.files[files.HEADER])
+    assert header.pop("constraints") == 1
+    assert await imported(copy, folder) == {files.CONSTRAINTS: 1}
+    del folder.files[files.CONSTRAINTS]
+    folder.write(files.HEADER, json.dumps(header))
+    assert not await imported(Store(), folder)
+
+
+async def test_constraints_in_the_way() -> None:
+    """Others of the session, those taken back since, and more than may be in force are refused by their names."""
+    store = Store()
+    await constrained(store, ("session", "a"), ("owner", "b"))
+    folder = await exported(store)
+    own, of_session = await constraints_on(store).constraints(*KEY, "")
+    await constraints_on(store).retire(Target(*KEY, ""), [own.id])
+    await constrained(store, ("session", "c"))
+    _, other = await constraints_on(store).constraints(*KEY, "")
+    with pytest.raises(NexusError) as refused:
+        await compare(read_session(folder, store))
+    assert str(refused.value).split("; ") == [
+        f"session s1 of ada: constraint {other.id} is there, and not in constraints.jsonl",
+        f"constraint {own.id}, taken back since, is there, not as in constraints.jsonl: line 1",
+        "nothing was written",
+    ]
+    assert of_session.holds
+    full = Store()
+    await constrained(full, *(("owner", f"rule {number}") for number in range(100)))
+    with pytest.raises(NexusError, match=r"constraints.jsonl: 101 of scope owner would be in force, at most 100 are"):
+        await compare(read_session(folder, full))
+
+
 async def test_what_is_in_the_way() -> None:
     """Other documents of the session, and the same messages in another session of the owner, by their names."""
     store = Store()
@@ -242,6 +324,22 @@ async def test_a_program_that_writes_meanwhile() -> None:
         ),
         (files.COMPACTIONS, b"{}", "line 2: number: Field required"),
         (files.STATE, b"[]", "a JSON object is needed"),
+        (files.CONSTRAINTS, b"{}", "line 2: id: Field required (and 2 more)"),
+        (
+            files.CONSTRAINTS,
+            b'{"id": "x", "text": "a", "scope": "run", "valid_from": "2026-01-01T00:00:00Z"}',
+            "line 2: one in force is needed, of scope owner or session",
+        ),
+        (
+            files.CONSTRAINTS,
+            b'{"id": "x", "text": "a", "valid_from": "2026-01-01T00:00:00Z", "valid_to": "2026-01-02T00:00:00Z"}',
+            "line 2: one in force is needed, of scope owner or session",
+        ),
+        (
+            files.CONSTRAINTS,
+            b'{"id": "x", "text": " ", "valid_from": "2026-01-01T00:00:00Z"}',
+            "line 2: text: is blank; a text of 1 to 2000 characters is needed",
+        ),
         (files.HEADER, b"{}", "not JSON: "),
         (f"{files.DETAIL_FOLDER}/a.txt", b"", "a detail is a file whose name ends with .md"),
         (f"{files.DETAIL_FOLDER}/b:.md", b"", "':' at place 2 is not allowed"),
