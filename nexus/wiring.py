@@ -227,6 +227,7 @@ def create_nexus(
         memory=services.memory if services else None,
         recall=recall,
         facts=facts,
+        constraints=constraints,
         counter=counter,
         metrics=metrics,
     )
@@ -327,10 +328,10 @@ def settings_in_force(settings: Settings, document: Mapping[str, Any]) -> Settin
     return result
 
 
-def builder_settings(settings: Settings) -> BuilderSettings:
-    """How contexts are built, how long they may be, and when sessions are compacted."""
-    defaults, layouts, memory = settings.user_defaults, settings.layouts, settings.memory
-    window = WindowSettings(
+def window_settings(settings: Settings) -> WindowSettings:
+    """How long contexts may be, and when sessions are compacted."""
+    layouts, memory = settings.layouts, settings.memory
+    return WindowSettings(
         context_window=memory.context_window,
         max_tokens={
             "dialogue": layouts.dialogue.max_tokens,
@@ -343,6 +344,11 @@ def builder_settings(settings: Settings) -> BuilderSettings:
         compact_to=memory.compact_to,
         summary_max_tokens=memory.summary_max_tokens,
     )
+
+
+def builder_settings(settings: Settings) -> BuilderSettings:
+    """How contexts are built."""
+    defaults, layouts, memory = settings.user_defaults, settings.layouts, settings.memory
     return BuilderSettings(
         default_layout=layouts.default,
         history_size=defaults.config.history_context_size or memory.history_context_size,
@@ -360,7 +366,8 @@ def builder_settings(settings: Settings) -> BuilderSettings:
         mood=settings.context.mood == "rules",
         summaries_by_model=settings.llm.enabled,
         count_tokens=memory.count_tokens,
-        window=window,
+        window=window_settings(settings),
+        constraint_tokens=constraint_tokens(settings),
     )
 
 
@@ -377,7 +384,7 @@ def turn_settings(settings: Settings) -> TurnSettings:
 
 def constraint_tokens(settings: Settings) -> int:
     """How many tokens the constraints of one scope may take: a third of their share of the smallest context."""
-    window = builder_settings(settings).window
+    window = window_settings(settings)
     smallest = min(map(window.limit, ("dialogue", "agent", "thinking")))
     return int(smallest * settings.memory.budget.constraints.ceiling / len(CONSTRAINT_SCOPES))
 

@@ -98,6 +98,7 @@ class CallOutcome(StrEnum):
 class Part(StrEnum):
     """A part of a context that can be missing."""
 
+    CONSTRAINTS = "constraints"
     FACTS = "facts"
     HISTORY = "history"
     PROFILE = "profile"

@@ -41,7 +41,7 @@ from nexus.services.context.memory_blocks import (
     without_oldest,
     working_memory_block,
 )
-from nexus.services.context.person_blocks import mood_block
+from nexus.services.context.person_blocks import constraints_block, mood_block
 from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position, what_to_pin
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.recall_block import RecallBlock
@@ -128,7 +128,17 @@ class AgentContext:
         until = UntilShown.of(session.rows)
         shown = {source for block in self.assembled.manifest["blocks"] for source in block["sources"]}
         progress = {row["_id"]: row["metadata"] for row in session.rows if row.get("id") in shown and is_progress(row)}
-        return RunView(until, session.cut, self.tools, remembered, self.snapshot, self.recall, self.mood, progress)
+        return RunView(
+            until,
+            session.cut,
+            self.tools,
+            remembered,
+            snapshot=self.snapshot,
+            recall=self.recall,
+            mood=self.mood,
+            progress=progress,
+            constraints=session.constraints,
+        )
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -201,6 +211,7 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
         memory_missing=snapshot is None and Part.WORKING_MEMORY in missing,
         recall=recall.block if recall else None,
         mood=mood,
+        constraints=constraints_block([*session.constraints, *request.constraints]),
     )
     assembled = fit_agent(given, build.budget_with(tools), settings.window)
     assembled = recall.counted(assembled) if recall else assembled

@@ -18,6 +18,7 @@ from nexus.core.wire import compact
 from nexus.services.context.blocks import Assembled, Dropped, Weights, dropped_by, number_of
 from nexus.services.context.bounds import BUDGET, Bounds, Share, Shares, largest
 from nexus.services.context.memory_blocks import MOST_TOKENS, Meta, meta_block
+from nexus.services.context.person_blocks import CONSTRAINTS
 from nexus.services.text.tokens import ByteBound, Measure
 
 _Message = Mapping[str, Any]
@@ -288,11 +289,15 @@ def close(
 
 
 def _too_large(content: Mapping[str, Any], tools: int, used: int, limit: int) -> str:
-    """Which part of a context of `used` tokens is too large, and what is left for it beside the others."""
+    """Which part of a context of `used` tokens is too large, and what is left for it beside the others.
+
+    That is the largest, but constraints where all else would fit: those can be taken back.
+    """
     parts: dict[str, int] = {"the definitions of tools": tools}
     for block in content["context"]["blocks"]:
         parts[block["tag"]] = parts.get(block["tag"], 0) + block["tokens"]
-    largest_first = sorted(parts, key=lambda name: -parts[name])
+    others_fit = used - parts.get(CONSTRAINTS, 0) <= limit
+    largest_first = sorted(parts, key=lambda name: (not (name == CONSTRAINTS and others_fit), -parts[name]))
     named = ", ".join(f"{name} {parts[name]}" for name in largest_first[1:_NAMED_PARTS] if parts[name])
     first = largest_first[0]
     return (

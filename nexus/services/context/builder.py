@@ -6,6 +6,8 @@
 - The first build keeps the beginning of later builds: in the dialogue layout its first messages, in the others a view
   on history and memory. Nothing is kept of a context with missing parts.
 - In the agent layout the pinned block is new in every build, and all is once the session has been compacted.
+- The constraints in force are in every context. In the dialogue layout a run for which others hold by now than it began
+  with goes on with another beginning.
 """
 
 import time
@@ -23,7 +25,9 @@ from nexus.core.concurrency import computed
 from nexus.core.errors import ErrorCode, RequestError, StoreUnavailableError, reason_of
 from nexus.core.metrics import Metrics, NoMetrics, Part, Stage
 from nexus.core.models import Message, Role, new_run_id
+from nexus.core.person import Constraint
 from nexus.core.ports import (
+    ConstraintSource,
     DocumentStore,
     FactSource,
     MemorySource,
@@ -51,9 +55,10 @@ from nexus.services.context.gather import (
     StateSource,
     gather_dialogue,
     offered,
+    read_beginning,
     search_recall,
 )
-from nexus.services.context.person_blocks import mood_block
+from nexus.services.context.person_blocks import constraints_block, constraints_text, mood_block
 from nexus.services.context.pinned import is_role_given
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.recall_block import RecallBlock
@@ -67,6 +72,7 @@ from nexus.services.context.run_prefix import (
     images_of,
     in_format,
     run_messages,
+    since_constraints,
     with_images,
 )
 from nexus.services.context.session import (
@@ -83,7 +89,7 @@ from nexus.services.context.session import (
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
 from nexus.services.history.merge import newest
 from nexus.services.history.messages import HistoryMessage
-from nexus.services.history.rows import chars_of
+from nexus.services.history.rows import chars_of, invalid_request
 from nexus.services.history.transcript import Admitted, Window, faults
 from nexus.services.persistence import PersistenceService
 from nexus.services.tools.registry import ToolRegistry
@@ -152,12 +158,13 @@ class ContextBuilder:
         memory: MemorySource | None = None,
         recall: RecallSource | None = None,
         facts: FactSource | None = None,
+        constraints: ConstraintSource | None = None,
         counter: TokenCounter | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or NoMetrics()
         self._sources = Sources(
-            conversation, documents, tools, ledger, states, turns, memory, recall, facts, self._metrics
+            conversation, documents, tools, ledger, states, turns, memory, recall, facts, constraints, self._metrics
         )
         self._cooldown = CompactionCooldown()
         self._counter = counter
@@ -332,38 +339,68 @@ class ContextBuilder:
         return {**content, "context": published}
 
     async def _dialogue(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
-        kept = await self._sources.kept(build, RunPrefix.from_bytes) if build.request.continuation else None
-        start.begin("" if kept else None)
-        if kept:
-            return kept
-        prefix, complete = await self._new_dialogue(build, timings)
+        sources, first = self._sources, None
+        if build.request.continuation:
+            first, stored = await read_beginning(sources, build, RunPrefix.from_bytes)
+            start.begin("" if first else None)
+            if first and stored is None:
+                self._lacking([Part.CONSTRAINTS], build)
+            if first and (kept := await self._going_on(build, first, stored)):
+                return kept
+        else:
+            start.begin()
+        prefix, complete = await self._new_dialogue(build, first.constraints if first else (), timings)
         prefix = prefix._replace(notes=[*prefix.notes, *await start.notes()])
         if not complete or prefix.degraded:
             # An earlier build of the run may have been whole.
-            return await self._sources.kept(build, RunPrefix.from_bytes) or prefix
-        return await self._sources.keep(build, prefix.to_bytes(), RunPrefix.from_bytes) or prefix
+            stored = None if Part.CONSTRAINTS in prefix.degraded else prefix.constraints
+            first = await sources.kept(build, RunPrefix.from_bytes)
+            return (first and await self._going_on(build, first, stored)) or prefix
+        mine, shown = prefix.to_bytes(), prefix.shown_constraints
+        first = await sources.keep(build, mine, RunPrefix.from_bytes)
+        if first and first.shown_constraints != shown:
+            return await sources.keep(build, mine, RunPrefix.from_bytes, since_constraints(shown)) or prefix
+        return first or prefix
 
-    async def _new_dialogue(self, build: Build, timings: _Timings) -> tuple[RunPrefix, bool]:
-        """The five messages as of now, and whether all accepted rows are in them."""
+    async def _going_on(self, build: Build, first: RunPrefix, stored: Sequence[Constraint] | None) -> RunPrefix | None:
+        """What is kept of the run with the constraints that are in force; None for nothing.
+
+        `first` is kept of its first build; `stored` are None where they could not be read: then it is as if those of
+        that build were stored.
+        """
+        in_force = [*(first.constraints if stored is None else stored), *build.request.constraints]
+        degraded = [Part.CONSTRAINTS.value] if stored is None else []
+        shown = constraints_text(in_force)
+        kept: RunPrefix | None = first
+        if first.shown_constraints != shown:
+            kept = await self._sources.kept(build, RunPrefix.from_bytes, since_constraints(shown))
+        return kept and kept._replace(degraded=degraded)
+
+    async def _new_dialogue(
+        self, build: Build, begun_with: Sequence[Constraint], timings: _Timings
+    ) -> tuple[RunPrefix, bool]:
+        """The messages as of now, and whether all accepted rows are in them; `begun_with` as for `gather_dialogue`."""
         with timings.measured(Stage.GATHER):
-            gathered = await gather_dialogue(self._sources, build)
+            gathered = await gather_dialogue(self._sources, build, begun_with)
             degraded = self._degraded(gathered.missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = offered(self._sources.tools, build.request, build.settings.dialogue_tools)
             return _dialogue_prefix(build, gathered, tools, degraded), gathered.complete
 
     async def _thinking(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
-        view = await self._sources.kept(build, ThinkingView.from_bytes)
+        view, stored = await read_beginning(self._sources, build, ThinkingView.from_bytes)
+        constraints = stored if stored is not None else view.constraints if view else ()
         start.begin(view.remembered.goal if view else None)
         with timings.measured(Stage.GATHER):
             past = await read_all_turns(self._sources, build, view.remembered if view else None)
             recall, not_read = (view.recall, ()) if view else await search_recall(self._sources, build, ())
-            degraded = self._degraded([*past.missing, *not_read], build)
+            unread = [Part.CONSTRAINTS] if stored is None else []
+            degraded = self._degraded([*past.missing, *not_read, *unread], build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(self._sources.tools, build.request)
-            prefix = _thinking_prefix(build, past, recall, tools, degraded)
+            prefix = _thinking_prefix(build, past, recall, constraints, tools, degraded)
         if view is None and not degraded:
-            mine = ThinkingView(tools, past.remembered, recall).to_bytes()
+            mine = ThinkingView(tools, past.remembered, recall, constraints).to_bytes()
             await self._sources.keep(build, mine, ThinkingView.from_bytes)
         return prefix._replace(notes=[*prefix.notes, *await start.notes()])
 
@@ -383,8 +420,8 @@ class ContextBuilder:
         if view is None:
             view = context.view
             if context.session.complete and not context.degraded:
-                mine, compactions = view.to_bytes(), context.memory.compactions
-                view = await self._sources.keep(build, mine, RunView.from_bytes, compactions) or view
+                mine, since = view.to_bytes(), context.memory.since
+                view = await self._sources.keep(build, mine, RunView.from_bytes, since) or view
         assembled = context.assembled
         return RunPrefix(
             assembled.messages,
@@ -393,8 +430,8 @@ class ContextBuilder:
             context.degraded,
             [*await start.notes(), *context.session.notes, *notes, *assembled.repairs],
             context.left_out,
-            context.meta(build) if memory else None,
-            assembled.run_room,
+            meta=context.meta(build) if memory else None,
+            run_room=assembled.run_room,
         )
 
     async def _agent_context(self, build: Build, start: RunStart, timings: _Timings) -> AgentContext:
@@ -427,17 +464,22 @@ class ContextBuilder:
             return await computed(request.owner_key, chars, assembled)
 
     def _degraded(self, missing: Sequence[Part], build: Build) -> list[str]:
-        """The missing parts of a context, the tools included, in a fixed order, and counted.
-
-        HISTORY_UNAVAILABLE for a missing history, where `on_history_failure` is `error`.
-        """
+        """The missing parts of a new context, the tools included; see `_lacking`."""
         tools = [] if self._sources.tools.complete else [Part.TOOLS]
-        parts = sorted([*missing, *tools])
+        return self._lacking([*missing, *tools], build)
+
+    def _lacking(self, parts: Sequence[Part], build: Build) -> list[str]:
+        """These missing parts in a fixed order, counted.
+
+        HISTORY_UNAVAILABLE for a missing history, or missing constraints, where `on_history_failure` is `error`.
+        """
         for part in parts:
             self._metrics.degraded(part)
-        if Part.HISTORY in parts and build.settings.on_history_failure == "error":
-            raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, "the history could not be read in time")
-        return [part.value for part in parts]
+        demanded = [part for part in (Part.HISTORY, Part.CONSTRAINTS) if part in parts]
+        if demanded and build.settings.on_history_failure == "error":
+            reason = f"the {' and the '.join(demanded)} could not be read in time"
+            raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, reason)
+        return sorted(part.value for part in parts)
 
 
 def _closed(build: Build, prefix: RunPrefix) -> dict[str, Any]:
@@ -460,8 +502,17 @@ def _may_begin(request: BuildRequest) -> bool:
 
 
 def _check_input(build: Build) -> None:
-    """Check the length of the input before anything of the run is recorded. Raises as `Budget.check_input`."""
-    request = build.request
+    """Check the length of the input and of its constraints before anything of the run is recorded.
+
+    Raises:
+        RequestError: INVALID_REQUEST for too many constraints; PAYLOAD_TOO_LARGE as `Budget.check_input`.
+    """
+    request, measure = build.request, build.budget.measure
+    shown = constraints_text(request.constraints)
+    taken = measure.counter.count(shown) if measure and shown else 0
+    if taken > (most := build.settings.constraint_tokens):
+        reason = f"run.metadata.constraints: they take {taken} tokens, at most {most} are allowed for those of a run"
+        raise invalid_request(reason)
     match request.layout:
         case "thinking":
             opening = thinking.instructions()
@@ -495,6 +546,7 @@ def _dialogue_prefix(
         recall=gathered.recall.block if gathered.recall else None,
         mood=None if said is None else mood_block(request, said),
         facts=gathered.facts,
+        constraints=constraints_block([*gathered.constraints, *request.constraints]),
     )
     assembled = fit_dialogue(given, build.budget_with(tools))
     assembled = gathered.recall.counted(assembled) if gathered.recall else assembled
@@ -505,11 +557,17 @@ def _dialogue_prefix(
         degraded,
         [*gathered.notes, *assembled.repairs],
         assembled.left_out,
+        gathered.constraints,
     )
 
 
-def _thinking_prefix(
-    build: Build, past: PastTurns, recall: RecallBlock | None, tools: list[dict[str, Any]], degraded: list[str]
+def _thinking_prefix(  # noqa: PLR0917  # one for each thing that was read
+    build: Build,
+    past: PastTurns,
+    recall: RecallBlock | None,
+    constraints: Sequence[Constraint],
+    tools: list[dict[str, Any]],
+    degraded: list[str],
 ) -> RunPrefix:
     request = build.request
     given = ThinkingInput(
@@ -520,6 +578,7 @@ def _thinking_prefix(
         input_id=request.human.id,
         recall=recall.block if recall else None,
         mood=mood_block(request) if build.settings.mood else None,
+        constraints=constraints_block([*constraints, *request.constraints]),
     )
     assembled = fit_thinking(given, build.budget_with(tools))
     assembled = recall.counted(assembled) if recall else assembled

@@ -20,8 +20,9 @@ from nexus.core.concurrency import OuterHandler, computed, ungrouped
 from nexus.core.errors import NexusError, StoreUnavailableError, reason_of
 from nexus.core.metrics import Event, Metrics, Part
 from nexus.core.models import DEFAULT_SESSION, LeftOut, Role
-from nexus.core.person import Fact
+from nexus.core.person import Constraint, Fact
 from nexus.core.ports import (
+    ConstraintSource,
     DocumentStore,
     FactSource,
     MemorySource,
@@ -80,7 +81,8 @@ class BuilderSettings:
     """The settings of the builder, as `docs/operations.md` describes them (contract §9).
 
     `recall`: layouts whose contexts have `[RECALL]`. `dialogue_tools`: memory tools that the layout dialogue offers.
-    `mood`: contexts have `[MOOD]`. `summaries_by_model`: a model replaces summaries made by rules.
+    `mood`: contexts have `[MOOD]`. `constraint_tokens`: how much of `[CONSTRAINTS]` those of one request may take.
+    `summaries_by_model`: a model replaces summaries made by rules.
     `count_tokens="always"`: also in contexts that surely fit, in layouts that do not show the number.
     """
 
@@ -98,6 +100,7 @@ class BuilderSettings:
     recall: frozenset[str] = frozenset()
     dialogue_tools: frozenset[str] = frozenset()
     mood: bool = False
+    constraint_tokens: int = 4_266
     summaries_by_model: bool = False
     count_tokens: Literal["needed", "always"] = "needed"
     window: WindowSettings = field(default_factory=WindowSettings)
@@ -163,7 +166,7 @@ class StateSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where builds read and record; `states`, `turns`, `memory`, `recall` and `facts` are None where none are kept."""
+    """Where builds read and record; `None` for a source where nothing of its kind is kept."""
 
     conversation: PersistenceService
     documents: DocumentStore
@@ -174,31 +177,40 @@ class Sources:
     memory: MemorySource | None
     recall: RecallSource | None
     facts: FactSource | None
+    constraints: ConstraintSource | None
     metrics: Metrics
 
-    def beginning(self, build: Build, parse: Callable[[bytes], _Beginning], compactions: int = 0) -> "Read":
+    def stored_constraints(self, build: Build, deadline: float) -> dict[Part, "Read"]:
+        """The read of the constraints that are stored for the run; nothing where none are kept."""
+        if self.constraints is None:
+            return {}
+        request = build.request
+        call = partial(self.constraints.constraints, request.owner_key, request.session_id, request.run_id)
+        return {Part.CONSTRAINTS: Read(call, deadline)}
+
+    def beginning(self, build: Build, parse: Callable[[bytes], _Beginning], since: str = "") -> "Read":
         """The read of what the first build of the run kept of its beginning, see `prefix_key`; None for nothing."""
 
         async def call() -> _Beginning | None:
-            kept = await self.ledger.kept(prefix_key(build.request, compactions))
+            kept = await self.ledger.kept(prefix_key(build.request, since))
             return parse(kept) if kept else None
 
         return Read(call, max(first_deadline(build), anyio.current_time() + _LEDGER_S))
 
-    async def kept(self, build: Build, parse: Callable[[bytes], _Beginning], compactions: int = 0) -> _Beginning | None:
+    async def kept(self, build: Build, parse: Callable[[bytes], _Beginning], since: str = "") -> _Beginning | None:
         """The beginning of the run; None also where it cannot be read."""
-        found = await self.read_all({BEGINNING: self.beginning(build, parse, compactions)})
+        found = await self.read_all({BEGINNING: self.beginning(build, parse, since)})
         return found.get(BEGINNING)
 
     async def keep(
-        self, build: Build, mine: bytes, parse: Callable[[bytes], _Beginning], compactions: int = 0
+        self, build: Build, mine: bytes, parse: Callable[[bytes], _Beginning], since: str = ""
     ) -> _Beginning | None:
         """Keep `mine` for later builds of the run. Returns what another build has kept before, if anything."""
         if build.preview:
             return None
 
         async def call() -> _Beginning | None:
-            key = prefix_key(build.request, compactions)
+            key = prefix_key(build.request, since)
             kept = await self.ledger.keep_first(key, mine, build.settings.keep_prefix_ms)
             return None if kept == mine else parse(kept)
 
@@ -246,6 +258,7 @@ class DialogueSources:
         rows: of the owner's history, enough for `history_size` messages.
         recall: what long-term memory has besides; None for nothing.
         facts: what is known of the owner.
+        constraints: as stored; those that were given where they could not be read.
         complete: no row that was accepted before is missing among those that were read.
         missing: parts that were not read in time.
         notes: for the manifest.
@@ -259,10 +272,24 @@ class DialogueSources:
     notes: Sequence[str]
     recall: RecallBlock | None = None
     facts: KnownFacts = NO_FACTS
+    constraints: Sequence[Constraint] = ()
 
 
-async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
-    """Read history, profile and facts, and then what else there is to recall."""
+async def read_beginning(
+    sources: Sources, build: Build, parse: Callable[[bytes], _Beginning]
+) -> tuple[_Beginning | None, Sequence[Constraint] | None]:
+    """What the first build of the run kept, and the stored constraints; None for each that could not be read."""
+    reads: dict[str, Read] = {BEGINNING: sources.beginning(build, parse)}
+    constraints = sources.stored_constraints(build, first_deadline(build))
+    found = await sources.read_all(reads | constraints)
+    return found.get(BEGINNING), found.get(Part.CONSTRAINTS) if constraints else ()
+
+
+async def gather_dialogue(sources: Sources, build: Build, begun_with: Sequence[Constraint] = ()) -> DialogueSources:
+    """Read history, profile, facts and constraints, and then what else there is to recall.
+
+    `begun_with` are the constraints with which the run began, for the case that they cannot be read.
+    """
     request, settings = build.request, build.settings
 
     def history(messages: int) -> Read:
@@ -279,7 +306,7 @@ async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
         return Read(call, build.read_until)
 
     first_size, _ = read_history_size(request.user_profile, settings.history_size)
-    reads = {Part.HISTORY: history(first_size)}
+    reads = {Part.HISTORY: history(first_size), **sources.stored_constraints(build, build.read_until)}
     if sources.facts:
         reads[Part.FACTS] = Read(partial(sources.facts.facts, request.owner_key), build.read_until)
     if request.user_profile is None:
@@ -309,7 +336,8 @@ async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
     facts: Sequence[Fact] = found.get(Part.FACTS, ())
     known = partial(known_facts, facts, build.budget.bounds)
     shown_facts = await computed(request.owner_key, len(facts) * _FACT_CHARS, known)
-    return DialogueSources(profile, past.rows, size, complete, missing, notes, recall, shown_facts)
+    constraints = found.get(Part.CONSTRAINTS, begun_with)
+    return DialogueSources(profile, past.rows, size, complete, missing, notes, recall, shown_facts, constraints)
 
 
 async def search_recall(

@@ -9,15 +9,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, NamedTuple, NotRequired, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, get_args
 
 import anyio
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Identifier, Message, Role, Run, named_agent, parse_moment
-from nexus.core.payloads import Layout
+from nexus.core.payloads import ConstraintText, Layout
+from nexus.core.person import Constraint, ConstraintKind
 from nexus.core.ports import RunOrigin
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.wire import explain
@@ -36,6 +37,7 @@ from nexus.services.history.rows import (
     row_of,
     unknown_value,
 )
+from nexus.services.person.constraints import MOST_IN_FORCE, Target, read_constraints
 from nexus.services.session_state.state import SessionState, State, read_state
 from nexus.services.text.escape import canonical
 
@@ -89,6 +91,15 @@ class GivenRound(TypedDict):
     tokens_used: NotRequired[Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None]
 
 
+class RunConstraint(TypedDict):
+    """One of `run.metadata.constraints`, which holds for this run; without more it is a `must`."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # pydantic's name for it
+    text: ConstraintText
+    kind: NotRequired[ConstraintKind | None]
+    scope: NotRequired[Literal["run"] | None]
+
+
 class RunMetadata(TypedDict, total=False):
     """`run.metadata`. Keys that it does not name are ignored, and null is as good as nothing."""
 
@@ -106,6 +117,7 @@ class RunMetadata(TypedDict, total=False):
     summary_detail_level: Level | None
     context_window: Annotated[int, Field(ge=CONTEXT_WINDOWS[0], le=CONTEXT_WINDOWS[1])] | None
     recall: bool | None
+    constraints: Annotated[list[ConstraintText | RunConstraint], Field(max_length=MOST_IN_FORCE)] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +155,7 @@ class BuildRequest(NamedTuple):
         after: ids of the owner's messages that the requester has sent before, and that the context is to show.
         notes: on ignored metadata, for the manifest.
         recall: whether the context has `[RECALL]`; None for what the settings say.
+        constraints: those that the request names for its run.
         origin: where the run belongs: to a sub-agent also where only its input is marked as internal to one.
     """
 
@@ -168,6 +181,7 @@ class BuildRequest(NamedTuple):
     origin: RunOrigin
     media: tuple[Media, ...] = ()
     recall: bool | None = None
+    constraints: tuple[Constraint, ...] = ()
 
     @property
     def continuation(self) -> bool:
@@ -261,6 +275,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         origin=RunOrigin(session_id, sub_agent),
         media=given.media,
         recall=_read_recall(metadata),
+        constraints=_read_constraints(metadata, human, session_id),
     )
 
 
@@ -335,6 +350,26 @@ def _read_recall(metadata: Mapping[str, Any]) -> bool | None:
     if wanted is None or isinstance(wanted, bool):
         return wanted
     raise invalid_request("run.metadata.recall: true or false is allowed")
+
+
+def _read_constraints(metadata: Mapping[str, Any], human: Message, session_id: str) -> tuple[Constraint, ...]:
+    given = metadata.get("constraints")
+    if given in (None, []):
+        return ()
+    target = Target(human.owner_key, session_id, human.run_id)
+    try:
+        read = read_constraints(
+            given,
+            "run.metadata.constraints",
+            target,
+            at=human.timestamp,
+            source_message_id=human.id,
+            default_scope="run",
+            scopes=("run",),
+        )
+    except ValueError as error:
+        raise invalid_request(str(error)) from None
+    return tuple(read)
 
 
 def _read_after(metadata: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,12 +10,14 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from nexus.core.models import LeftOut, Row, Why
+from nexus.core.person import Constraint
 from nexus.core.wire import compact
 from nexus.core.working_memory import Snapshot
 from nexus.services.context.blocks import Block, Passage
 from nexus.services.context.budget import RUN
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Meta, Remembered
+from nexus.services.context.person_blocks import CONSTRAINTS
 from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
 from nexus.services.history.forms import left_out_of, native
@@ -31,6 +33,7 @@ _FORM: Final = "6"
 # More than what any provider counts for an image of the usual size.
 IMAGE_TOKENS: Final = 1_600
 _SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
+_CONSTRAINTS: Final[TypeAdapter[Sequence[Constraint]]] = TypeAdapter(Sequence[Constraint])
 
 
 class RunPrefix(NamedTuple):
@@ -43,6 +46,7 @@ class RunPrefix(NamedTuple):
         degraded: parts that are missing; a prefix with any is not kept.
         notes: on omissions and repairs.
         left_out: what the messages do not show.
+        constraints: those that were stored.
         meta: the figures of `[CONTEXT_META]`; None without it. Not kept.
         run_room: tokens to which the run's later messages are cut; None if they need not be. Not kept.
     """
@@ -53,20 +57,29 @@ class RunPrefix(NamedTuple):
     degraded: list[str]
     notes: list[str]
     left_out: list[LeftOut]
+    constraints: Sequence[Constraint] = ()
     meta: Meta | None = None
     run_room: int | None = None
 
     def to_bytes(self) -> bytes:
         """The prefix as it is kept."""
         left_out = [[each.what, each.where, each.why.name] for each in self.left_out]
-        return compact([self.messages, self.manifest, self.tools, self.degraded, self.notes, left_out])
+        constraints = _dumped(self.constraints)
+        return compact([self.messages, self.manifest, self.tools, self.degraded, self.notes, left_out, constraints])
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The prefix of which `kept` is the `to_bytes`."""
-        messages, manifest, tools, degraded, notes, entries = _parsed(kept)
+        messages, manifest, tools, degraded, notes, entries, constraints = _parsed(kept)
         left_out = [LeftOut(what, where, Why[name]) for what, where, name in entries]
-        return cls(messages, manifest, tools, degraded, notes, left_out)
+        read = _constraints_in(constraints)
+        return cls(messages, manifest, tools, degraded, notes, left_out, read)
+
+    @property
+    def shown_constraints(self) -> str:
+        """The text of `[CONSTRAINTS]`; `""` without it."""
+        places = [block["index"] for block in self.manifest["blocks"] if block["tag"] == CONSTRAINTS]
+        return "".join(self.messages[place]["content"] for place in places)
 
     def continued(
         self, request: BuildRequest, measure: Measure | None = None, progress: Sequence[HistoryMessage] = ()
@@ -113,6 +126,7 @@ class RunView:
         recall: what that build recalled; None for nothing.
         mood: `[MOOD]` of that build; None for none.
         progress: by the `_id` of its row, the metadata of each call's progress that it showed.
+        constraints: those that were stored then, for builds that cannot read them.
     """
 
     until: UntilShown
@@ -123,6 +137,7 @@ class RunView:
     recall: RecallBlock | None = None
     mood: Block | None = None
     progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    constraints: Sequence[Constraint] = ()
 
     def as_shown(self, row: Row) -> Row:
         """A row of the session as the first build showed it: what is said of a call's progress changes its row."""
@@ -132,18 +147,15 @@ class RunView:
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
         snapshot = _SNAPSHOT.dump_python(self.snapshot, mode="json")
-        ids, recall, mood = (
-            sorted(self.until.ids),
-            self.recall and self.recall.to_json(),
-            self.mood and self.mood.to_json(),
-        )
-        remembered = self.remembered.to_json()
-        return compact([self.until.since, ids, self.cut, self.tools, remembered, snapshot, recall, mood, self.progress])
+        recall, mood = self.recall and self.recall.to_json(), self.mood and self.mood.to_json()
+        shown = [snapshot, recall, mood, self.progress, _dumped(self.constraints)]
+        ids, remembered = sorted(self.until.ids), self.remembered.to_json()
+        return compact([self.until.since, ids, self.cut, self.tools, remembered, *shown])
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The view of which `kept` is the `to_bytes`."""
-        since, ids, cut, tools, remembered, snapshot, recall, mood, progress = _parsed(kept)
+        since, ids, cut, tools, remembered, snapshot, recall, mood, progress, constraints = _parsed(kept)
         return cls(
             UntilShown(since, frozenset(ids)),
             cut,
@@ -153,6 +165,7 @@ class RunView:
             recall and RecallBlock.from_json(recall),
             mood and Block.from_json(mood),
             progress,
+            _constraints_in(constraints),
         )
 
 
@@ -163,16 +176,19 @@ class ThinkingView:
     tools: list[dict[str, Any]]
     remembered: Remembered
     recall: RecallBlock | None = None
+    constraints: Sequence[Constraint] = ()
 
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
-        return compact([self.tools, self.remembered.to_json(), self.recall and self.recall.to_json()])
+        recall = self.recall and self.recall.to_json()
+        return compact([self.tools, self.remembered.to_json(), recall, _dumped(self.constraints)])
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The view of which `kept` is the `to_bytes`."""
-        tools, remembered, recall = _parsed(kept)
-        return cls(tools, Remembered.from_json(remembered), recall and RecallBlock.from_json(recall))
+        tools, remembered, recall, constraints = _parsed(kept)
+        shown = recall and RecallBlock.from_json(recall)
+        return cls(tools, Remembered.from_json(remembered), shown, _constraints_in(constraints))
 
 
 class Said(NamedTuple):
@@ -258,6 +274,11 @@ def compactions_of(snapshot: Snapshot | None) -> int:
     return snapshot.compaction.number if snapshot and snapshot.compaction else 0
 
 
+def since_constraints(shown: str) -> str:
+    """What has changed, for `prefix_key`, where contexts show this text of `[CONSTRAINTS]`, which may be `""`."""
+    return f"constraints: {shown}"
+
+
 def _counted(
     block: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], measure: Measure | None
 ) -> Mapping[str, Any]:
@@ -268,6 +289,14 @@ def _counted(
         return {name: value for name, value in block.items() if name != "tokens"}
     # Only prefixes of the dialogue layout are kept, and each of their blocks is a message.
     return {**block, "tokens": measure.text(messages[block["index"]]["content"])}
+
+
+def _dumped(constraints: Sequence[Constraint]) -> Any:
+    return _CONSTRAINTS.dump_python(constraints, mode="json")
+
+
+def _constraints_in(kept: Any) -> tuple[Constraint, ...]:
+    return tuple(_CONSTRAINTS.validate_python(kept))
 
 
 def _parsed(kept: bytes) -> Any:
@@ -305,15 +334,15 @@ def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
     return {**shown, "format": form, **({} if converted.system is None else {"system": converted.system})}
 
 
-def prefix_key(request: BuildRequest, compactions: int = 0) -> str:
+def prefix_key(request: BuildRequest, since: str = "") -> str:
     """The key under which a run's prefix is kept: the same for every build of the run by an agent, and for no other.
 
-    `compactions` is the number of compactions of a session that was compacted since the run's first build: then the run
-    goes on with another prefix.
+    `since` names what has changed since the run's first build, so that the run goes on with another prefix: in the
+    layout `agent` the number of compactions of a session that was compacted, in `dialogue` the constraints.
     """
     identity = [_FORM, request.owner_key, request.session_id, request.run_id, request.layout, request.current_input]
     # Agents have internal rows, and tools, of their own.
     agent = request.agent.sub_agent if request.layout == "agent" else None
-    identity += [str(compactions)] if compactions or agent is not None else []
+    identity += [since] if since or agent is not None else []
     identity += [] if agent is None else [agent]
     return hashlib.sha256(compact(identity)).hexdigest()

@@ -19,6 +19,7 @@ import anyio
 
 from nexus.core.metrics import Part
 from nexus.core.models import LeftOut, Why
+from nexus.core.person import Constraint
 from nexus.core.ports import MemorySource, Past, Row, RunOrigin, TurnSource
 from nexus.core.turns import Goal, Level
 from nexus.core.working_memory import WHOLE, CompactionRequest, Snapshot
@@ -54,13 +55,13 @@ class RunMemory:
     Attributes:
         snapshot: the working memory now; None where there is none, or it could not be read.
         view: of an earlier build of the run; None in the first.
-        compactions: the number of compactions with which the view is kept; see `prefix_key`.
+        since: the number of compactions with which the view is kept; see `prefix_key`.
         missing: parts that were not read in time.
     """
 
     snapshot: Snapshot | None = None
     view: RunView | None = None
-    compactions: int = 0
+    since: str = ""
     missing: Sequence[Part] = ()
 
     def shown(self, request: BuildRequest) -> Snapshot | None:
@@ -84,8 +85,9 @@ async def read_run_memory(sources: Sources, build: Build) -> RunMemory:
     view: RunView | None = found.get(BEGINNING)
     compactions = compactions_of(snapshot)
     if view is None or snapshot is None or compactions_of(view.snapshot) == compactions:
-        return RunMemory(snapshot, view, 0, missing)
-    return RunMemory(snapshot, await sources.kept(build, RunView.from_bytes, compactions), compactions, missing)
+        return RunMemory(snapshot, view, missing=missing)
+    since = str(compactions)
+    return RunMemory(snapshot, await sources.kept(build, RunView.from_bytes, since), since, missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class SessionSources:
         cut: the session has older rows.
         state: as stored; an empty one also where it was not needed.
         goal: as stored; None where it was not read.
+        constraints: as stored; where they could not be read, those with which the run began.
         complete, missing, notes: as for `DialogueSources`.
     """
 
@@ -104,6 +107,7 @@ class SessionSources:
     cut: bool
     state: SessionState
     goal: Goal | None
+    constraints: Sequence[Constraint]
     complete: bool
     missing: Sequence[Part]
     notes: Sequence[str]
@@ -112,7 +116,7 @@ class SessionSources:
 async def gather_session(
     sources: Sources, build: Build, view: RunView | None, snapshot: Snapshot | None
 ) -> SessionSources:
-    """Read the rows of the session that no compaction of `snapshot` covers, its state and its goal."""
+    """Read the rows of the session that no compaction of `snapshot` covers, its state, its goal and the constraints."""
     request = build.request
     history = partial(
         sources.conversation.get_session,
@@ -127,7 +131,7 @@ async def gather_session(
         continued=request.continuation,
         outbox_waiting=build.outbox_waiting,
     )
-    reads = {Part.HISTORY: Read(history, build.read_until)}
+    reads = {Part.HISTORY: Read(history, build.read_until), **sources.stored_constraints(build, build.read_until)}
     if sources.states and not is_all_given(request.agent, request.state):
         call = partial(sources.states.get, request.owner_key, request.session_id)
         reads[Part.STATE] = Read(call, build.read_until)
@@ -141,6 +145,7 @@ async def gather_session(
         cut=view.cut if view else past.stopped_early,
         state=found.get(Part.STATE, SessionState()),
         goal=found.get(Part.TURNS),
+        constraints=found.get(Part.CONSTRAINTS, view.constraints if view else ()),
         complete=past.complete and not build.unrecorded,
         missing=[part for part in reads if part not in found],
         notes=[*request.notes, *incomplete_notes(build, past)],

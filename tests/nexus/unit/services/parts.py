@@ -11,7 +11,7 @@ from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import BusUnavailableError, RequestError
 from nexus.core.metrics import Metrics
 from nexus.core.models import Message, Role
-from nexus.core.ports import RecallSource, Row, TokenCounter, TurnSource
+from nexus.core.ports import ConstraintSource, RecallSource, Row, TokenCounter, TurnSource
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.request import Deadline
 from nexus.services.persistence import PersistenceService
@@ -92,6 +92,7 @@ async def opened(
     ledger: MemoryLedger | None = None,
     turns: TurnSource | None = None,
     recall: RecallSource | None = None,
+    constraints: ConstraintSource | None = None,
     counter: TokenCounter | None = None,
     metrics: Metrics | None = None,
 ) -> AsyncIterator[Parts]:
@@ -101,7 +102,16 @@ async def opened(
     persistence = PersistenceService(store)
     registry = ToolRegistry()
     builder = ContextBuilder(
-        persistence, store, registry, ledger, settings, turns=turns, recall=recall, counter=counter, metrics=metrics
+        persistence,
+        store,
+        registry,
+        ledger,
+        settings,
+        turns=turns,
+        recall=recall,
+        constraints=constraints,
+        counter=counter,
+        metrics=metrics,
     )
     async with persistence.running():
         yield Parts(store, bus, ledger, registry, persistence, builder)

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from nexus.adapters.in_memory import MemoryBus, MemoryLedger, MemoryOutbox
 from nexus.core.errors import BusUnavailableError, RequestError, StoreUnavailableError
 from nexus.core.metrics import Part
+from nexus.core.person import Constraint
 from nexus.core.ports import OutboxRow, Row
 from nexus.core.turns import Goal, TurnStart
 from nexus.core.working_memory import CompactionJob, CompactionRequest, Snapshot
@@ -28,11 +29,11 @@ from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.parts import past, request, within
 
 READ_BY: Final[dict[str, frozenset[str]]] = {
-    "dialogue": frozenset({"facts", "history", "profile", "tools"}),
-    "agent": frozenset({"history", "state", "turns", "working_memory", "tools"}),
-    "thinking": frozenset({"turns", "tools"}),
+    "dialogue": frozenset({"constraints", "facts", "history", "profile", "tools"}),
+    "agent": frozenset({"constraints", "history", "state", "turns", "working_memory", "tools"}),
+    "thinking": frozenset({"constraints", "turns", "tools"}),
 }
-PARTS: Final = ("facts", "history", "profile", "state", "turns", "working_memory", "tools")
+PARTS: Final = ("constraints", "facts", "history", "profile", "state", "turns", "working_memory", "tools")
 # Beside the parts: the insertion of the input, what the ledger keeps of a run, and the outbox, which holds history.
 LEDGER: Final = ("beginning", "keeping", "origin")
 SOURCES: Final = (*PARTS, "insert", *LEDGER, "outbox")
@@ -155,7 +156,7 @@ class FaultyStore(FakeStore):
 
 
 class FaultySources:
-    """Turns, working memory and states, of which some fail."""
+    """Turns, working memory, states and constraints, of which some fail."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -187,6 +188,15 @@ class FaultySources:
         """An empty state."""
         await self.faults.read("state")
         return SessionState()
+
+    async def constraints(self, owner_key: str, session_id: str, run_id: str) -> list[Constraint]:  # noqa: ARG002  # likewise
+        """None."""
+        await self.faults.read("constraints")
+        return []
+
+    async def pin(self, *_: Any, **__: Any) -> tuple[Constraint, int]:
+        """Nothing that a build does."""
+        raise NotImplementedError
 
 
 class FaultyLedger(MemoryLedger):
@@ -240,6 +250,7 @@ class Scene:
             turns=self.sources,
             memory=self.sources,
             facts=Facts(self.store.facts),
+            constraints=self.sources,
             counter=FakeCounter(),
         )
         self._runs = 0
@@ -259,11 +270,14 @@ class Scene:
 
 
 def subsets(layout: str) -> Iterator[tuple[str, ...]]:
-    """Every combination of what a layout depends on; what the ledger keeps fails together."""
-    names = [*sorted(READ_BY[layout]), "insert", "ledger", "outbox"]
+    """Every combination of what a layout depends on; what is together fails together."""
+    # Those two are read beside each other.
+    together = {"ledger": LEDGER} | ({"state": ("constraints", "state")} if layout == "agent" else {})
+    alone = READ_BY[layout] - {each for names in together.values() for each in names}
+    names = [*sorted(alone | together.keys()), "insert", "outbox"]
     for count in range(len(names) + 1):
         for chosen in combinations(names, count):
-            yield tuple(each for name in chosen for each in (LEDGER if name == "ledger" else (name,)))
+            yield tuple(each for name in chosen for each in together.get(name, (name,)))
 
 
 def expected(shape: tuple[str, bool, bool], missing: Missing) -> list[str]:
@@ -303,12 +317,12 @@ async def test_each_is_away_in_its_own_way(shape: tuple[str, bool, bool], missin
 @pytest.mark.parametrize("kind", KINDS, ids=repr)
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[1]], ids=str)
 async def test_a_run_that_was_begun_whole(shape: tuple[str, bool, bool], kind: Kind) -> None:
-    """Its next context lacks what is away now; in the dialogue layout, whose beginning is kept, nothing."""
+    """Its next context lacks what is away now; in the dialogue layout, the constraints alone."""
     scene = Scene()
     check(shape, {}, await scene.build((shape[0], False, shape[2]), {}, run_id="run"))
     parts = {part: kind for part in PARTS if part != "tools"}
     done = await scene.build(shape, parts, run_id="run")
-    check(shape, {} if shape[0] == "dialogue" else parts, done)
+    check(shape, {"constraints": kind} if shape[0] == "dialogue" else parts, done)
 
 
 async def test_the_log_says_why() -> None:
@@ -330,14 +344,14 @@ async def test_what_is_kept_cannot_be_read(shape: tuple[str, bool, bool], garbag
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=repr)
-@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[0] != "thinking"], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 async def test_the_history_may_be_demanded(shape: tuple[str, bool, bool], kind: Kind) -> None:
-    """Then a context without it is refused, but the input is recorded all the same."""
+    """Then a context without it, or without the constraints, is refused; the input is recorded all the same."""
     scene = Scene(on_history_failure="error")
     for names in subsets(shape[0]):
         missing = dict.fromkeys(names, kind)
         done = await scene.build(shape, missing)
-        if "history" not in expected(shape, missing):
+        if not {"history", "constraints"} & {*expected(shape, missing)}:
             check(shape, missing, done)
             continue
         assert isinstance(done.result, RequestError), (shape, names)
