@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import anyio
@@ -24,6 +24,7 @@ from nexus.services.transfer.exporter import export_session
 from nexus.services.transfer.importer import compare, new_row_ids, read_session, write_session
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.folders import Files
 from tests.nexus.support.kept_turns import a_turn
 from tests.nexus.support.stored_session import NOW, a_compaction, a_detail, a_row, an_overview
 
@@ -82,33 +83,6 @@ class Store(FakeStore):
         self.plant("working_memory", [an_overview(number, f"Revision {number}") for number in range(1, 61)])
         self.plant("memory_details", [a_detail("a", 1, "A1"), a_detail("A", 1, "a"), a_detail("a", 2, "A2\r\n")])
         self.plant("compactions", [a_compaction(1, rows[:1], NOW, 1)])
-
-
-class Files:
-    """A folder in memory."""
-
-    def __init__(self, **files: str) -> None:
-        self.files = {name: content.encode() for name, content in files.items()}
-
-    def put(self, name: str, line: str) -> None:
-        """Append a line."""
-        self.files[name] = self.files.get(name, b"") + f"{line}\n".encode()
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file."""
-        self.files[name] = text.encode()
-
-    def lines(self, name: str) -> Iterator[bytes]:
-        """The lines of a file."""
-        yield from self.files.get(name, b"").splitlines()
-
-    def content(self, name: str) -> bytes | None:
-        """A whole file."""
-        return self.files.get(name)
-
-    def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder."""
-        return sorted(name.removeprefix(f"{folder}/") for name in self.files if name.startswith(f"{folder}/"))
 
 
 def of_ada(fields: bytes) -> bytes:
