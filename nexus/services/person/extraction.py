@@ -5,8 +5,8 @@ its value consists of words of that quote:
 
 - Words are compared without case, the blanks and punctuation around them, and the forms of apostrophes. Chinese,
   Japanese, Thai and the like are compared character by character.
-- A value that stands in the quote as it is makes an explicit statement. One of which two thirds of the words stand
-  there, and every word with a figure, makes a derived one.
+- A value that stands in the quote as it is makes an explicit statement. One of which every word stands there, or an
+  ending longer or shorter (`lives` for `live`), makes a derived one.
 - The sentences around every place of the quote must not be a question, a condition or an instruction, and must deny
   no more than the value does: by their question mark, and by words of the languages that are listed below.
 - The topic is the model's own word: no more than a few words without any sign of structure.
@@ -43,8 +43,9 @@ _MOST_TOPIC_WORDS: Final = 5
 # A shorter quote could stand anywhere.
 _LEAST_QUOTE_WORDS: Final = 2
 _LEAST_QUOTE_CHARS: Final = 4
-# Of the words of a derived value, in thirds.
-_LEAST_SUPPORT: Final = 2
+# The letters of a word that has another ending, and those of the ending.
+_LEAST_STEM: Final = 3
+_LONGEST_ENDING: Final = 3
 
 _TEXT: Final = {"type": "string"}
 _FACT: Final = dict.fromkeys(("topic", "sub_topic", "value", "quote", "message"), _TEXT)
@@ -92,7 +93,6 @@ _KEPT: Final = "#%@&*"
 _QUOTED_LINE: Final = re.compile(r"^[ \t]*>[^\n]*\n?", re.MULTILINE)
 _WRAPPED: Final = re.compile(r"\n[ \t]*(?=(\w))")
 _IN_TOPIC: Final = " '’/&+-_"
-_FIGURE: Final = re.compile(r"\d")
 
 # An answer with "no" to what was asked before denies nothing of what follows it.
 _ANSWER: Final = re.compile(r"\W*(?:no|nope|nein|non|não|nee|нет|不是?|いいえ)\s*[,，、.!:;–—-]\s*")
@@ -317,9 +317,17 @@ def _level_of(words: _Words) -> FactLevel | None:
     """How well the quote supports the value; None for not at all."""
     if words.value and _joined(words.value) in _joined(words.quote):
         return "explicit"
-    known = [word in words.quote for word in words.value]
-    figures = all(there for word, there in zip(words.value, known, strict=True) if _FIGURE.search(word))
-    return "derived" if any(known) and figures and 3 * sum(known) >= _LEAST_SUPPORT * len(known) else None
+    told = all(any(_is_form(word, other) for other in words.quote) for word in words.value)
+    return "derived" if words.value and told else None
+
+
+def _is_form(word: str, other: str) -> bool:
+    """Whether two words are the same but for an ending."""
+    short, long = sorted((word, other), key=len)
+    ending = long.removeprefix(short)
+    return word == other or (
+        len(short) >= _LEAST_STEM and len(ending) == len(long) - len(short) <= _LONGEST_ENDING and long.isalpha()
+    )
 
 
 def _fault_of_sentences(around: Sequence[str], denials: int) -> Refusal | None:

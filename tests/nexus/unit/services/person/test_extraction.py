@@ -83,11 +83,14 @@ def test_words_of_any_language(text: str, value: str) -> None:
 
 
 def test_other_words_than_those_of_the_quote() -> None:
-    """Two thirds of the words may make a derived statement; fewer, another figure or a part of a word make none."""
-    assert verdict("I live in Lisbon, Portugal", "lives in Lisbon") == "derived"
+    """With another ending, or in another order, they make a derived statement; a word of the model's makes none."""
+    assert verdict("I live in Lisbon, Portugal", "lives in Portugal") == "derived"
+    assert verdict("我住在上海的北边", "上海北边") == "derived"
     for text, value in [
         ("I live in Lisbon", "Porto"),
-        ("I live in Lisbon", "Lisbon in Portugal, the capital"),
+        ("I live in Lisbon", "I live in Lisbon Portugal"),
+        ("I live in Iran", "lives in Iraq"),
+        ("I came in 2019 to live here", "came in 201"),
         ("I have 2 sons there", "3 sons there"),
         ("I write C++ daily", "C"),
         ("I weigh 83.5 kg", "5 kg"),
@@ -235,6 +238,6 @@ def test_whatever_a_model_reports(text: str, facts: list[dict[str, str]]) -> Non
             assert escape(told) == told
             assert "\n" not in told
         assert statement.evidence == ("m",)
-        if statement.level == "explicit":
-            value, whole = (normalize("NFC", canonical(each)).casefold() for each in (statement.value, text))
-            assert all(word in whole for word in "".join(char if char.isalnum() else " " for char in value).split())
+        value, whole = (normalize("NFC", canonical(each)).casefold() for each in (statement.value, text))
+        known = None if statement.level == "explicit" else 3
+        assert all(word[:known] in whole for word in "".join(c if c.isalnum() else " " for c in value).split())
