@@ -29,6 +29,7 @@ _COMMANDS: Final = (
     "session",
     "memory",
     "state",
+    "facts",
     "constraints",
     "turns",
     "recall",

@@ -175,7 +175,7 @@ def _read(op: str, fact: Any, where: str, origin: Origin) -> Statement:
     valid_from = None
     if "valid_from" in given and (valid_from := parse_moment(given["valid_from"])) is None:
         raise ValueError(f"{where}.valid_from: a time in ISO 8601 is needed")
-    evidence = _read_evidence(given.get("evidence", []), f"{where}.evidence")
+    evidence = read_evidence(given.get("evidence", []), f"{where}.evidence")
     try:
         return statement(
             origin,
@@ -191,7 +191,8 @@ def _read(op: str, fact: Any, where: str, origin: Origin) -> Statement:
         raise ValueError(f"{where}.{error}") from None
 
 
-def _read_evidence(given: Any, where: str) -> list[str]:
+def read_evidence(given: Any, where: str) -> list[str]:
+    """The ids in a list of messages; ValueError for anything else, which names `where`."""
     if not isinstance(given, list) or len(given) > MOST_EVIDENCE:
         raise ValueError(f"{where}: a list of up to {MOST_EVIDENCE} message ids is needed")
     for place, each in enumerate(given):
@@ -408,9 +409,12 @@ class Facts:
         sub_topic: str = "",
         *,
         evidence: Sequence[str] = (),
+        valid_from: datetime | None = None,
         retires: bool = False,
     ) -> list[Fact]:
-        """Keep one statement as the latest of its slot, whatever clocks others have. Returns the slot's facts then.
+        """Keep one statement. Returns the facts of its slot then.
+
+        Without `valid_from` it is the latest of the slot, whatever clocks others have.
 
         Raises:
             ValueError: as `statement`.
@@ -425,6 +429,7 @@ class Facts:
             value,
             sub_topic,
             evidence=evidence,
+            valid_from=valid_from,
             retires=retires,
         )
         await self.add(origin.owner_key, [said])
