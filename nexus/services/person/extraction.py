@@ -14,12 +14,14 @@ its value consists of words of that quote:
 
 import re
 import unicodedata
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
+from itertools import accumulate
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
@@ -160,6 +162,15 @@ class Said:
     def _words(self) -> list[list[str]]:
         return [_words_of(sentence) for sentence in self._sentences]
 
+    @cached_property
+    def _ends(self) -> list[int]:
+        """By sentence, how many words there are up to its end."""
+        return [*accumulate(map(len, self._words))]
+
+    @cached_property
+    def _whole(self) -> str:
+        return _joined(word for words in self._words for word in words)
+
     @property
     def is_worth_reading(self) -> bool:
         """Whether there is anything to quote."""
@@ -167,20 +178,16 @@ class Said:
 
     def around(self, quote: Sequence[str]) -> list[str]:
         """The sentences in which these words stand, one behind the other; none where they do not."""
-        whole, wanted = _joined(word for words in self._words for word in words), _joined(quote)
-        ends = [0]
-        for words in self._words:
-            ends.append(ends[-1] + len(words))
-        found: set[int] = set()
-        place = whole.find(wanted)
+        wanted, found = _joined(quote), set[int]()
+        # Words before `counted`, a place in the whole.
+        before = counted = 0
+        place = self._whole.find(wanted)
         while place >= 0:
-            first = whole.count(" ", 0, place)
-            found |= {
-                number
-                for number in range(len(self._words))
-                if ends[number] < first + len(quote) and first < ends[number + 1]
-            }
-            place = whole.find(wanted, place + 1)
+            before += self._whole.count(" ", counted, place)
+            counted = place
+            last = bisect_right(self._ends, before + len(quote) - 1)
+            found.update(range(bisect_right(self._ends, before), last + 1))
+            place = self._whole.find(wanted, place + 1)
         return [self._sentences[number] for number in sorted(found)]
 
 
