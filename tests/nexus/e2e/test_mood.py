@@ -16,7 +16,7 @@ FORMATS = ("openai", "anthropic", "gemini")
 
 async def contexts(environment: Environment, owner: str) -> list[dict[str, Any]]:
     """The contexts of three runs in each layout and format, of which each says how the person feels."""
-    found = []
+    found: list[dict[str, Any]] = []
     async with serving(environment), client_of(environment) as client:
         for layout in ("dialogue", "agent", "thinking"):
             for form in FORMATS:
