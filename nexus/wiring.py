@@ -353,6 +353,7 @@ def builder_settings(settings: Settings) -> BuilderSettings:
         default_layout=layouts.default,
         history_size=defaults.config.history_context_size or memory.history_context_size,
         truncate_chars=memory.truncate_chars,
+        show_tool_results=memory.show_tool_results == "short",
         default_profile=defaults.prompts.friends_profile.content,
         on_history_failure=settings.context.on_history_failure,
         keep_prefix_ms=settings.bus.answer_ttl_s * 1_000,

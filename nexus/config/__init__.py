@@ -327,6 +327,7 @@ class MemorySettings(_Section):
 
     history_context_size: int = Field(default=20, ge=1, le=200)
     truncate_chars: int = Field(default=500, ge=20, le=20_000)
+    show_tool_results: Annotated[Literal["off", "short"], BeforeValidator(_off_in_yaml)] = "off"
     summary_detail_level: Level = "detailed"
     turns_shown: int = Field(default=100, ge=1, le=1_000)
     turn_idle_s: float = Field(default=300, ge=1, le=86_400)

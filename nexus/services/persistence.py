@@ -192,15 +192,18 @@ class PersistenceService:
         own_row_id: str | None = None,
         continued: bool = False,
         outbox_waiting: bool = False,
+        results: bool = False,
     ) -> Past:
         """Rows enough for `messages` messages of the memory, every run among them whole.
 
         Messages are counted after merging. Contents longer than twice `excerpt_chars` may come without their middle.
         `asked` is the human input of the run that asks. Where an earlier request of the run recorded it (`continued`),
         what was stored after it is left out; the row with `own_row_id`, which the build that reads inserts meanwhile,
-        leaves nothing out.
+        leaves nothing out. With `results`, also the beginnings of what tools gave in the runs of these messages.
         """
-        read = partial(read_past, self._store, owner_key, messages=messages, excerpt_chars=excerpt_chars)
+        read = partial(
+            read_past, self._store, owner_key, messages=messages, excerpt_chars=excerpt_chars, results=results
+        )
         return await self._read(read, asked, own_row_id, until=None, continued=continued, outbox_waiting=outbox_waiting)
 
     async def get_session(

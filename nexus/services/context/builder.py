@@ -540,6 +540,7 @@ def _dialogue_prefix(
         timezone_offset=request.timezone_offset,
         history_size=gathered.history_size,
         truncate_chars=settings.truncate_chars,
+        show_tool_results=settings.show_tool_results,
         default_profile=settings.default_profile,
         tools_complete=Part.TOOLS not in degraded,
         input_id=request.human.id,

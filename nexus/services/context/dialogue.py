@@ -4,12 +4,14 @@ The formatters have a method that returns the text alone, under the name that th
 returns the `Block` with its entry for the manifest.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
-from nexus.core.models import LeftOut, parse_moment
+from nexus.core.models import DEFAULT_SESSION, LeftOut, is_internal, parse_moment
 from nexus.services.context.blocks import Assembled, Block, Dropped, assemble, source_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
@@ -17,9 +19,10 @@ from nexus.services.context.person_blocks import FACTS_HEAD, NO_FACTS, KnownFact
 from nexus.services.context.prompts import describe_tools, identity_block
 from nexus.services.history.forms import not_understood
 from nexus.services.history.merge import Utterance, merge, newest, read_dialogue
-from nexus.services.history.messages import HistoryMessage
-from nexus.services.history.rows import at_offset, count_others, parse_offset
-from nexus.services.history.tool_calls import annotate, read_tool_calls
+from nexus.services.history.messages import HistoryMessage, in_order, read_messages
+from nexus.services.history.rows import at_offset, count_others, parse_offset, text_or_empty
+from nexus.services.history.tool_calls import annotate, annotate_results, read_tool_calls
+from nexus.services.history.transcript import EMPTY_RESULT, answers_of
 from nexus.services.text.escape import CountingEscape, canonical, escape
 from nexus.services.text.tokens import Measure
 
@@ -47,6 +50,7 @@ class DialogueInput:
         timestamp_utc: the run's own time, read or as it was sent; `""` for none.
         timezone_offset: minutes west of UTC.
         input_id: id of the input's message.
+        show_tool_results: the memory has the beginnings of what tools gave, as far as their rows are in the history.
         cut: tags of the blocks of whose text only the beginning is given.
         recall: `[RECALL]`; None for none.
         facts: what is known of the person beside the profile.
@@ -63,6 +67,7 @@ class DialogueInput:
     timezone_offset: int = 0
     history_size: int = 20
     truncate_chars: int = 500
+    show_tool_results: bool = False
     default_profile: str = ""
     tools_complete: bool = True
     input_id: str = ""
@@ -119,6 +124,7 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whol
         current_run_id=given.current_run_id,
         truncate_chars=given.truncate_chars,
         timezone_offset=given.timezone_offset,
+        show_tool_results=given.show_tool_results,
     )
     sections = [
         identity_block(),
@@ -189,6 +195,7 @@ class MemoryFormatter:
         current_run_id: str = "",
         truncate_chars: int = 500,
         timezone_offset: Any = 0,
+        show_tool_results: bool = False,
     ) -> MemoryBlock:
         """The block over stored rows in any order. Never raises for a malformed row.
 
@@ -198,14 +205,16 @@ class MemoryFormatter:
             current_run_id: the run whose rows are left out.
             truncate_chars: the length to which a longer message is cut.
             timezone_offset: of the clock on which times are shown; read as for `[THIS_MOMENT]`.
+            show_tool_results: a line behind the calls of a message has the beginnings of their results.
         """
         past = newest(history, limit, current_run_id=current_run_id)
         shown = past.utterances[::-1]
         shift = timedelta(minutes=-(parse_offset(timezone_offset) or 0))
         counting = CountingEscape()
+        results = _results(history, current_run_id) if show_tool_results else {}
         lines, truncated, after_human = [], 0, False
         for message in shown:
-            text, was_cut = _body(message.entries, truncate_chars, counting)
+            text, was_cut = _body(message.entries, truncate_chars, counting, results)
             lines.append(f"{_line_head(message, shift, after_human=after_human)}{text}")
             truncated += was_cut
             after_human = not message.is_answer
@@ -334,9 +343,40 @@ def _shown_time(moment: datetime | None, shift: timedelta) -> str:
     return local.isoformat(" ")[:16]
 
 
-def _body(entries: Sequence[HistoryMessage], limit: int, escape: CountingEscape) -> tuple[str, bool]:
+# Of the calls of a message with this rank, the tools and texts of those that have a result, or are reported on.
+_Results = Mapping[int, list[tuple[str, str]]]
+
+
+def _results(history: Sequence[Any], current_run_id: str) -> _Results:
+    """What came of calls, each result matched to its call as in a session's messages."""
+    sessions: defaultdict[str, list[HistoryMessage]] = defaultdict(list)
+    for item in read_messages(history):
+        is_current = current_run_id != "" and item.run_id == current_run_id
+        if not is_current and not is_internal(item.metadata):
+            sessions[text_or_empty(item.row.get("session_id")) or DEFAULT_SESSION].append(item)
+    found: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
+    for items in map(in_order, sessions.values()):
+        calls = {place: iter(item.calls) for place, item in enumerate(items)}
+        for place, answers in answers_of(items):
+            # The rest of very many calls comes later.
+            answered = zip(answers, calls[place], strict=False)
+            found[items[place].rank] += [
+                (call.name, _outcome(items[answer])) for answer, call in answered if answer is not None
+            ]
+    return found
+
+
+def _outcome(item: HistoryMessage) -> str:
+    if item.state:
+        return item.text[1:-1]
+    if item.success is False:
+        return f"failed: {item.text}" if item.text.strip() else "failed"
+    return item.text if item.text.strip() else EMPTY_RESULT
+
+
+def _body(entries: Sequence[HistoryMessage], limit: int, escape: CountingEscape, results: _Results) -> tuple[str, bool]:
     """The shown text of a message of these rows, `limit` characters before escaping at most; whether it was cut."""
-    texts, annotations = _parts_of(entries, escape)
+    texts, annotations = _parts_of(entries, escape, results)
     if not texts and not annotations:
         return (_NO_TEXT if entries[0].role == "assistant" else ""), False
     shortened, was_cut = cut(texts, sum([len(annotation) + 1 for _, annotation in annotations]), limit)
@@ -363,7 +403,9 @@ def _escaped_together(texts: Sequence[str], escape: CountingEscape) -> list[str]
     return [escaped] if escaped else []
 
 
-def _parts_of(entries: Iterable[HistoryMessage], escape: CountingEscape) -> tuple[list[str], list[tuple[int, str]]]:
+def _parts_of(
+    entries: Iterable[HistoryMessage], escape: CountingEscape, results: _Results = MappingProxyType({})
+) -> tuple[list[str], list[tuple[int, str]]]:
     """The texts of a message, and its annotations, each with the number of texts before it.
 
     A text of blanks alone is none.
@@ -374,7 +416,8 @@ def _parts_of(entries: Iterable[HistoryMessage], escape: CountingEscape) -> tupl
         if entry.text and not entry.text.isspace():
             texts.append(entry.text)
         if entry.calls:
-            annotations.append((len(texts), annotate(entry.calls, escape)))
+            shown = (annotate(entry.calls, escape), annotate_results(results.get(entry.rank, ()), escape))
+            annotations += [(len(texts), annotation) for annotation in shown if annotation]
     return texts, annotations
 
 

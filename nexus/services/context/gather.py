@@ -89,6 +89,7 @@ class BuilderSettings:
     default_layout: str = "dialogue"
     history_size: int = 20
     truncate_chars: int = 500
+    show_tool_results: bool = False
     default_profile: str = ""
     on_history_failure: Literal["degrade", "error"] = "degrade"
     keep_prefix_ms: int = 3_600_000
@@ -302,6 +303,7 @@ async def gather_dialogue(sources: Sources, build: Build, begun_with: Sequence[C
             own_row_id=build.input_row["_id"],
             continued=request.continuation,
             outbox_waiting=build.outbox_waiting,
+            results=settings.show_tool_results,
         )
         return Read(call, build.read_until)
 

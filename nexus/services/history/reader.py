@@ -10,13 +10,14 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import accumulate
 from operator import itemgetter
 from typing import Final, Self
 
-from nexus.core.models import SECOND, Message, is_internal, is_object_id, named_agent, parse_moment
+from nexus.core.models import LONG_AGO, SECOND, Message, is_internal, is_object_id, named_agent, parse_moment
 from nexus.core.ports import Cutoff, MessageStore, Past, Row, RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history.merge import Utterance, newest
@@ -77,6 +78,8 @@ class UntilStored:
 # The first page, for each message that is wanted: one query in the usual case.
 _ROWS_A_MESSAGE: Final = 2
 _LARGEST_PAGE: Final = 500
+# Of a result enough for what is shown of it.
+_RESULT_CHARS: Final = 400
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
 _MOST_ROWS: Final = 5_000
 # Pages of a session grow, and none has more rows than there is room for if they are as long as those of the last page.
@@ -97,11 +100,13 @@ async def read_past(
     own_row_id: str | None = None,
     until: Cutoff | None = None,
     waiting: Sequence[Row] = (),
+    results: bool = False,
 ) -> Past:
     """Rows enough for the newest `messages` messages after merging, with every run among them whole.
 
-    Reads in pages and stops as soon as it has enough, so that the cost does not depend on how long the past is. Rows of
-    tools are never read. One more query completes runs whose beginning lies beyond the last page.
+    Reads in pages and stops as soon as it has enough, so that the cost does not depend on how long the past is. One
+    more query completes runs whose beginning lies beyond the last page. Rows of tools are read only for `results`: one
+    more query has the beginnings of those in the runs of these messages.
 
     - `excerpt_chars`: contents longer than twice this may come without their middle.
     - `asked`: the human input of the run that asks. Rows of this run do not count, nor what was stored after the input
@@ -111,7 +116,36 @@ async def read_past(
     - `until`: where the past ends, where that is known.
     - `waiting`: rows of the owner that may not be in the store yet.
     """
-    waiting = [row for row in waiting if _is_dialogue(row)]
+    run_id, waiting = asked.run_id if asked else "", [row for row in waiting if _is_dialogue(row)]
+    read = partial(_read_dialogue, store, owner_key, messages=messages, excerpt_chars=excerpt_chars)
+    past, until = await read(asked=asked, own_row_id=own_row_id, until=until, waiting=waiting)
+    if not results:
+        return past
+    shown = newest(past.rows, messages, current_run_id=run_id).utterances
+    if not any(entry.calls for each in shown for entry in each.entries):
+        return past
+    runs = sorted({each.run_id for each in shown} - {""})
+    found = await store.results_of_runs(owner_key, runs, limit=_MOST_ROWS, excerpt_chars=_RESULT_CHARS)
+    rows = [*_usable(found, (), until), *past.rows]
+    return replace(past, rows=sorted(rows, key=_moment, reverse=True))
+
+
+def _moment(row: Row) -> datetime:
+    return parse_moment(row.get("timestamp")) or LONG_AGO
+
+
+async def _read_dialogue(
+    store: MessageStore,
+    owner_key: str,
+    *,
+    messages: int,
+    excerpt_chars: int,
+    asked: Message | None,
+    own_row_id: str | None,
+    until: Cutoff | None,
+    waiting: Sequence[Row],
+) -> tuple[Past, Cutoff | None]:
+    """The rows of the messages, and where the past ends."""
     rows: list[Row] = []
     page_size = _ROWS_A_MESSAGE * messages
     while True:
@@ -120,7 +154,7 @@ async def read_past(
         until = until or _up_to_input([*waiting, *page], asked, own_row_id)
         usable = _usable(rows, waiting, until)
         if len(page) < page_size:
-            return Past(usable)
+            return Past(usable), until
         utterances = newest(usable, len(usable), current_run_id=asked.run_id if asked else "").utterances
         if len(utterances) >= messages or len(rows) >= _MOST_ROWS:
             break
@@ -128,9 +162,9 @@ async def read_past(
     stopped_early = len(utterances) < messages
     cut_runs = _without_beginning(utterances[:messages], utterances)
     if not cut_runs:
-        return Past(usable, stopped_early)
+        return Past(usable, stopped_early), until
     completed = await store.messages_of_runs(owner_key, cut_runs, limit=_MOST_ROWS, excerpt_chars=excerpt_chars)
-    return Past(_usable([*rows, *completed], waiting, until), stopped_early)
+    return Past(_usable([*rows, *completed], waiting, until), stopped_early), until
 
 
 async def read_session(

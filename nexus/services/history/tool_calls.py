@@ -1,11 +1,12 @@
-r"""Tool calls as they are stored, and the annotation that stands for them in the memory (contract §2, §4.3). Pure.
+r"""Tool calls as they are stored, and the annotations that stand for them in the memory (contract §2, §4.3). Pure.
 
     [tool_use:web_search, query:AI development 2025]
     [tool_use:web_search, query:AI; tool_use:calculator, expression:1+1]
+    [tool_result:web_search, Two papers were found; tool_result:calculator, 2]
 
 In an annotation the first `]` without a backslash before it closes it, `, ` ends a name, `:` ends a key and
-`; tool_use:` begins the next call. None of these can come out of a value: they get a backslash there, and a value never
-ends in one.
+`; tool_use:`, or `; tool_result:`, begins the next call. None of these can come out of a value: they get a backslash
+there, and a value never ends in one.
 """
 
 import re
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import from_json
 
 from nexus.services.text.content import compact_json
-from nexus.services.text.escape import TOOL_USE, canonical, escape_within_line, fold, with_marks
+from nexus.services.text.escape import TOOL_RESULT, TOOL_USE, canonical, escape_within_line, fold, with_marks
 
 _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
@@ -34,7 +35,15 @@ _TRAILING_COMMA: Final = re.compile(r",(\s*[}\]]\s*)\Z")
 _MAIN_PARAMETER: Final = {"web_search": "query"}
 _CLOSES_NAME = re.compile(r"[\]］﹈,:;]")
 _CLOSES_VALUE = re.compile(r"[\]］﹈]")
-_NEXT_CALL = re.compile(r";(?=[ _\\]*+t[ _]*+o[ _]*+o[ _]*+i[ _]*+u[ _]*+s[ _]*+e)")
+
+
+def _next(name: str) -> re.Pattern[str]:
+    """What would begin the next call in an annotation of this kind, in a folded text."""
+    return re.compile(rf";(?=[ _\\]*+{'[ _]*+'.join(fold(name.replace('_', '')))})")
+
+
+_NEXT_CALL: Final = _next(TOOL_USE)
+_NEXT_RESULT: Final = _next(TOOL_RESULT)
 
 
 class ToolCall(NamedTuple):
@@ -144,6 +153,15 @@ def annotate(calls: Iterable[ToolCall], escape: Callable[[str], str]) -> str:
     return f"[{'; '.join(annotated)}]" if annotated else ""
 
 
+def annotate_results(results: Iterable[tuple[str, str]], escape: Callable[[str], str]) -> str:
+    """The annotation of what came of the calls of one message: of each its tool and a text; `""` for none."""
+    annotated = []
+    for name, text in results:
+        head, line = f"{TOOL_RESULT}:{_name(name, escape) or _UNNAMED}", _one_line(text, _VALUE_CHARS)
+        annotated.append(f"{head}, {_value(line, escape, _NEXT_RESULT)}" if line else head)
+    return f"[{'; '.join(annotated)}]" if annotated else ""
+
+
 def _annotated(call: ToolCall, escape: Callable[[str], str]) -> str:
     head = f"{TOOL_USE}:{_name(call.name, escape) or _UNNAMED}"
     if not call.arguments:
@@ -162,11 +180,11 @@ def _name(text: str, escape: Callable[[str], str], before: str = "") -> str:
     return _not_ending_in_backslash(_CLOSES_NAME.sub(r"\\\g<0>", line))
 
 
-def _value(line: str, escape: Callable[[str], str]) -> str:
+def _value(line: str, escape: Callable[[str], str], following: re.Pattern[str] = _NEXT_CALL) -> str:
     text = _CLOSES_VALUE.sub(r"\\\g<0>", escape_within_line(line, escape))
     # No other ASCII character passes for a semicolon.
     if ";" in text or not text.isascii():
-        text = with_marks(text, [match.start() for match in _NEXT_CALL.finditer(fold(text))])
+        text = with_marks(text, [match.start() for match in following.finditer(fold(text))])
     return _not_ending_in_backslash(text)
 
 

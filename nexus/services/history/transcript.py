@@ -201,6 +201,23 @@ def _escaped(item: HistoryMessage) -> HistoryMessage:
     return item if text == item.text else item._replace(text=text, escaped=escaped)
 
 
+def answers_of(items: Sequence[HistoryMessage]) -> list[tuple[int, list[int | None]]]:
+    """For each message with calls its place among the ordered `items`, and those of what answers its calls, in order.
+
+    That is a result, or how far the call has come; None for neither. One with very many calls comes several times.
+    """
+    # The gate asks whether there is a text, and reads none.
+    shown = [item._replace(text="…", rank=place) for place, item in enumerate(items) if item.role or item.state]
+    admitted = admit(shown, "rows")
+    found: list[tuple[int, list[int | None]]] = []
+    for message, origin in zip(admitted.messages, admitted.origins, strict=True):
+        if message["role"] == "tool":
+            found[-1][1].append(origin.rank if origin else None)
+        elif origin and origin.calls:
+            found.append((origin.rank, []))
+    return found
+
+
 def _said_at(progress: HistoryMessage) -> int:
     revision = progress.metadata.get(REVISION)
     return int(revision) if revision is not None and is_whole_number(revision) else 0

@@ -25,7 +25,7 @@ from nexus.core.ports import Row
 from nexus.services.history.messages import HistoryMessage, in_order, places_in_run, read_messages
 from nexus.services.history.progress import GIVEN_UP, PENDING
 from nexus.services.history.run_facts import facts_in
-from nexus.services.history.transcript import admit
+from nexus.services.history.transcript import answers_of
 
 # No call is awaited longer, nor does a run stay open longer by its silence (`memory.turn_idle_s`).
 LONGEST_CALL: Final = timedelta(hours=24)
@@ -138,25 +138,16 @@ def _merged(blocks: Iterable[Unit]) -> list[Unit]:
 
 def _blocks(items: Sequence[HistoryMessage]) -> tuple[list[Unit], set[int]]:
     """Messages with calls and their results, and the places of the rows that say that a call is pending."""
-    # The gate asks whether there is a text, and reads none.
-    shown = [
-        item._replace(text="…", rank=place) for place, item in enumerate(items) if item.role is not None or item.state
-    ]
-    admitted = admit(shown, "rows")
-    groups: list[list[HistoryMessage | None]] = []
-    for message, origin in zip(admitted.messages, admitted.origins, strict=True):
-        if message["role"] == "tool":
-            groups[-1].append(origin)
-        else:
-            groups.append([origin] if origin and origin.calls else [])
     found, pending = [], set[int]()
-    for group in groups:
-        waiting = {origin.rank for origin in group if origin and origin.state in PENDING}
-        places = tuple(sorted({origin.rank for origin in group if origin} - waiting))
-        if places:
-            is_open = any(origin is None or (origin.state and origin.state not in GIVEN_UP) for origin in group)
-            run_id = items[places[0]].run_id
-            found.append(Unit(places, run_id, is_block=True, is_open=is_open, is_pending=bool(waiting)))
+    for declared, answers in answers_of(items):
+        known = [place for place in answers if place is not None]
+        waiting = {place for place in known if items[place].state in PENDING}
+        places = tuple(sorted({declared, *known} - waiting))
+        is_open = len(known) < len(answers) or any(
+            items[place].state and items[place].state not in GIVEN_UP for place in known
+        )
+        run_id = items[places[0]].run_id
+        found.append(Unit(places, run_id, is_block=True, is_open=is_open, is_pending=bool(waiting)))
         pending |= waiting
     return found, pending
 

@@ -1,9 +1,9 @@
 """Escaping: nothing that anyone wrote can pass for structure of a context (contract §4.7, docs/decisions/0002).
 
-Block tags, `<human_input>`, `<current_time>`, `[tool_use:`, `[Turn n]`, the line heads of the memory, the headings of
-the pinned block and the banners of the thinking layout come from the renderer alone. Every other text passes
-`escape`, which puts one backslash before everything that looks like one of them: before the bracket or at the head of
-the line. Backslashes that are there already become one more, so `unescape(escape(text)) == canonical(text)`.
+Block tags, `<human_input>`, `<current_time>`, `[tool_use:`, `[tool_result:`, `[Turn n]`, the line heads of the memory,
+the headings of the pinned block and the banners of the thinking layout come from the renderer alone. Every other text
+passes `escape`, which puts one backslash before everything that looks like one of them: before the bracket or at the
+head of the line. Backslashes that are there already become one more, so `unescape(escape(text)) == canonical(text)`.
 
 - Likeness is judged on the folded text (`fold`), which has as many characters as the text: letters become lower case
   a-z (`l` becomes `i`, the same stroke to the eye), look-alike brackets, colons, semicolons, number signs and equals
@@ -171,6 +171,7 @@ BLOCK_TAGS: Final = (
 )
 ELEMENTS: Final = ("human_input", "current_time")
 TOOL_USE: Final = "tool_use"
+TOOL_RESULT: Final = "tool_result"
 TURN: Final = "Turn"
 SPEAKERS: Final = ("Human", "Nexus")
 # The tags of the pinned blocks in manifests, and the headings that they begin with.
@@ -220,7 +221,7 @@ def _drawn(letter: str, gap: str) -> str:
 
 
 _BLOCK: Final = f"(?:{spelled(*BLOCK_TAGS)})"
-_CALL: Final = f"{spelled(TOOL_USE)}{_GAP}:"
+_CALL: Final = f"(?:{spelled(TOOL_USE, TOOL_RESULT)}){_GAP}:"
 _INPUT, _TIME = (spelled(name) for name in ELEMENTS)
 # Two patterns, because one that starts with a plain character is searched for ten times as fast. A tag in the other
 # kind of bracket counts as well. Frequent forms in code do not: `a < current_time`, `schedule[current_time]`,

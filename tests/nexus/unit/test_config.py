@@ -529,9 +529,13 @@ class TestModels:
 
     def test_what_is_off(self, tmp_path: Path) -> None:
         """YAML reads `off` as false."""
-        (tmp_path / "nexus.yml").write_text("recall: {embedder: off}\nfacts: {extract: off}", encoding="utf-8")
+        (tmp_path / "nexus.yml").write_text(
+            "recall: {embedder: off}\nfacts: {extract: off}\nmemory: {show_tool_results: off}", encoding="utf-8"
+        )
         settings = load_settings(tmp_path / "nexus.yml", {})
         assert (settings.recall.embedder, settings.facts.extract) == ("off", "off")
+        assert settings.memory.show_tool_results == "off"
+        assert with_stored(settings, {"memory": {"show_tool_results": "short"}}, {}).memory.show_tool_results == "short"
 
     def test_facts_without_a_model(self, tmp_path: Path) -> None:
         """Nobody could look for them."""

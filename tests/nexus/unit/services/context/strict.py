@@ -92,7 +92,7 @@ def plain_text(text: str) -> str:
 
 
 _AHEAD: Final = 120
-_SQUARE_TOKEN: Final = re.compile(rf"\[[/\\]*(?:{'|'.join(BLOCKS)}|tooluse:)".replace("l", "i"))
+_SQUARE_TOKEN: Final = re.compile(rf"\[[/\\]*(?:{'|'.join(BLOCKS)}|tooluse:|toolresult:)".replace("l", "i"))
 _ANGLE_TOKEN: Final = re.compile(r"<[/\\]*(?:humaninput|currenttime\\*>)")
 _TURN: Final = re.compile(r"[/\\]*t\\*u\\*r\\*n")
 _HEAD: Final = re.compile(r"(?:\[[^\[\]<>]*\]|<[^\[\]<>]*>)?(?:human|nexus):")
@@ -101,6 +101,10 @@ _REST: Final = r"[#=:;?/<>\[\]\\]*"
 _HEADING: Final = re.compile(rf"#{{1,6}}(?:{'|'.join(TITLES)}){_REST}".replace("l", "i"))
 _REMEMBERED: Final = re.compile(r"(?:insights|user\??sgoai):|round([^:]*):")
 _BANNER: Final = re.compile(rf"==+(?:{'|'.join(BANNERS)})[#:;?]*==+{_REST}".replace("l", "i"))
+
+
+# How the lines begin that stand for calls, and for what came of them.
+ANNOTATIONS: Final = ("[tool_use:", "[tool_result:")
 
 
 def forged(text: str) -> list[str]:
@@ -113,7 +117,7 @@ def forged(text: str) -> list[str]:
             after = text[place : place + _AHEAD]
             if token.match(plain_text(after)) or _is_turn(text[max(place - 1, 0) : place], after):
                 found.append(text[place : place + _AHEAD])
-    lines = [line for line in text.split("\n") if not line.startswith(("\\", "[tool_use:"))]
+    lines = [line for line in text.split("\n") if not line.startswith(("\\", *ANNOTATIONS))]
     return found + [line for line in lines if _is_head(plain_text(line))]
 
 
@@ -166,12 +170,23 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Result:
+    """What an annotation says of the result of one call, its texts still escaped."""
+
+    name: str
+    text: str | None = None
+
+
+Part = str | tuple[Call, ...] | tuple[Result, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Said:
     """One message of the memory: who, when (None for an answer without time), and its texts and annotations."""
 
     speaker: str
     time: str | None
-    parts: tuple[str | tuple[Call, ...], ...]
+    parts: tuple[Part, ...]
 
 
 _ENTRY: Final = re.compile(r"(?:\[(\d{4}-\d\d-\d\d \d\d:\d\d|Unknown time)\] (Human|Nexus)|  (Nexus)): ")
@@ -197,11 +212,13 @@ def read_memory(block: str) -> list[Said]:
     return [Said(entry[2] or entry[3], entry[1], _read_body(body)) for entry, body in entries]
 
 
-def _read_body(lines: list[str]) -> tuple[str | tuple[Call, ...], ...]:
-    parts: list[str | tuple[Call, ...]] = []
+def _read_body(lines: list[str]) -> tuple[Part, ...]:
+    parts: list[Part] = []
     for line in lines:
         if line.startswith("[tool_use:"):
             parts.append(read_annotation(line))
+        elif line.startswith("[tool_result:"):
+            parts.append(read_results(line))
         elif parts and isinstance(parts[-1], str):
             parts[-1] = f"{parts[-1]}\n{line}"
         else:
@@ -211,21 +228,34 @@ def _read_body(lines: list[str]) -> tuple[str | tuple[Call, ...], ...]:
 
 def read_annotation(line: str) -> tuple[Call, ...]:
     """The calls of one annotation; AssertionError when it is not exactly one."""
+    return tuple(map(_read_call, _items(line, "tool_use:")))
+
+
+def read_results(line: str) -> tuple[Result, ...]:
+    """The results of one annotation; AssertionError when it is not exactly one."""
+    return tuple(Result(*_named(text)) for text in _items(line, "tool_result:"))
+
+
+def _items(line: str, kind: str) -> list[str]:
     ends = [place for place in _unmarked(line, "]") if place]
-    assert line.startswith("[tool_use:")
+    assert line.startswith(f"[{kind}")
     assert ends == [len(line) - 1]
-    starts = [place for place in _unmarked(line, ";") if line.startswith("; tool_use:", place)]
+    starts = [place for place in _unmarked(line, ";") if line.startswith(f"; {kind}", place)]
     bounds = [len("["), *(place + len("; ") for place in starts)]
-    return tuple(_read_call(line[start:end]) for start, end in zip(bounds, [*starts, len(line) - 1], strict=True))
+    found = [line[start:end] for start, end in zip(bounds, [*starts, len(line) - 1], strict=True)]
+    assert all(text.startswith(kind) for text in found)
+    return [text.removeprefix(kind) for text in found]
+
+
+def _named(text: str) -> tuple[str, str | None]:
+    commas = [place for place in _unmarked(text, ",") if text.startswith(", ", place)]
+    return (text[: commas[0]], text[commas[0] + 2 :]) if commas else (text, None)
 
 
 def _read_call(text: str) -> Call:
-    assert text.startswith("tool_use:")
-    text = text.removeprefix("tool_use:")
-    commas = [place for place in _unmarked(text, ",") if text.startswith(", ", place)]
-    if not commas:
-        return Call(text)
-    name, rest = text[: commas[0]], text[commas[0] + 2 :]
+    name, rest = _named(text)
+    if rest is None:
+        return Call(name)
     colon = _unmarked(rest, ":")[0]
     return Call(name, rest[:colon], rest[colon + 1 :])
 
@@ -239,7 +269,7 @@ def unmarked_name(text: str) -> str:
     return re.sub(r"\\([\]］﹈,:;])", r"\1", text.removesuffix(" "))
 
 
-def unmarked_value(text: str) -> str:
+def unmarked_value(text: str, following: str = "tooiuse") -> str:
     """A value of an annotation without the backslashes that keep it from ending early; still escaped."""
     text = re.sub(r"\\([\]］﹈])", r"\1", text.removesuffix(" "))
     kept = []
@@ -247,7 +277,7 @@ def unmarked_value(text: str) -> str:
         begins_call = (
             char == "\\"
             and plain_text(text[place + 1 : place + 2]) == ";"
-            and plain_text(text[place + 2 :]).lstrip("\\").startswith("tooiuse")
+            and plain_text(text[place + 2 :]).lstrip("\\").startswith(following)
         )
         if not begins_call:
             kept.append(char)

@@ -20,7 +20,7 @@ from nexus.services.history.transcript import NO_RESULT
 from nexus.services.session_state.state import SessionState, Todo
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.waiting import until
-from tests.nexus.unit.services.parts import AwayLedger, Parts, definition, opened, past, request
+from tests.nexus.unit.services.parts import AwayLedger, Parts, definition, opened, past, request, within
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}
 LATER = [
@@ -227,6 +227,27 @@ class TestRun:
             degraded = await parts.build(request(request_id="msg_4", **given))
         assert [item["content"] for item in content["messages"] if item["role"] == "tool"] == ["(working: 40 %)"]
         assert [item["content"] for item in degraded["messages"] if item["role"] == "tool"] == [NO_RESULT]
+
+    async def test_results_in_the_memory(self) -> None:
+        """Of the layout `dialogue`, where it is asked for: as of the run's first build, and nothing else changes."""
+        dialogue: dict[str, Any] = {"run_metadata": {"layout": "dialogue"}}
+        async with agent_parts(settings=BuilderSettings(show_tool_results=True)) as parts:
+            made = Message(run_id="before", owner_key="ada", role=Role.AI, content={"tool_calls": [CALL]})
+            assert parts.persistence.offer(llm_row(made), 10)
+            await report(parts, "working", 1)
+            first = await parts.build(request(**dialogue))
+            await report(parts, "cancelled", 2)
+            continued = await parts.build(request(request_id="msg_2", later=LATER, **dialogue))
+            shown = list[str]()
+            for settings in (parts.builder.settings, BuilderSettings()):
+                parts.builder.settings = settings
+                content = await parts.builder.preview(
+                    request(request_id="msg_3", run_id="run_2", **dialogue), within(9)
+                )
+                shown.append(content["messages"][2]["content"])
+        assert first["messages"][2]["content"].endswith("\n[tool_result:web_search, working]")
+        assert continued["messages"][: len(first["messages"])] == first["messages"]
+        assert shown[0].replace("\n[tool_result:web_search, cancelled]", "") == shown[1] != shown[0]
 
     @pytest.mark.parametrize("layout", ["agent", "dialogue"])
     @pytest.mark.parametrize("later", [[], LATER], ids=["first", "continued"])

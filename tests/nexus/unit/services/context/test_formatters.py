@@ -57,6 +57,11 @@ def block(count: int, *lines: str) -> str:
     return "\n".join([f"[SHARED_MEMORY count={count}]", "Recent conversation memory:", "", *lines])
 
 
+def progress(state: str, **more: Any) -> dict[str, Any]:
+    """The metadata of a row that says how far a call has come."""
+    return {"source": "tool_progress", "progress": {"state": state, **more}}
+
+
 def body(*rows: dict[str, Any], limit: int = 500) -> str:
     """What the block says after `  Nexus: ` of a run that starts with the human input `q`."""
     shown = shared_memory([human("q", 0), *rows], truncate_chars=limit)
@@ -201,6 +206,83 @@ class TestAnnotations:
     def test_neither_text_nor_calls(self, content: Any, run_id: str) -> None:
         """A placeholder stands for the answer."""
         assert body(ai(content, 1, run_id)) == PLACEHOLDER
+
+
+class TestResults:
+    """What tools gave, behind the calls, where that is asked for."""
+
+    @staticmethod
+    def lines(*rows: dict[str, Any], **options: Any) -> list[str]:
+        """The lines of the memory, without its head."""
+        shown = MemoryFormatter.format_shared_memory(rows, show_tool_results=True, **options)
+        return shown.split("\n")[3:]
+
+    def test_each_behind_its_calls(self) -> None:
+        """Matched by id, or by order; of a call without a result nothing is said."""
+        assert self.lines(
+            human("Look.", 0),
+            ai("I look.", 1, metadata=calls(("a", "1"), ("b", "2"), ("c", "3"))),
+            row("TOOL", "second\nline", 3, metadata={"call_id": "c1"}),
+            row("TOOL", {"n": 1}, 2, metadata={"call_id": "c0", "status": "success"}),
+            ai("", 4, metadata={"tool_calls": [{"name": "d", "arguments": {}}]}),
+            row("TOOL", " ", 5, metadata={"tool_name": "d"}),
+            ai("Done.", 6),
+        ) == [
+            "[2025-12-10 15:00] Human: Look.",
+            "  Nexus: I look.",
+            "[tool_use:a, k:1; tool_use:b, k:2; tool_use:c, k:3]",
+            '[tool_result:a, {"n":1}; tool_result:b, second line]',
+            "[tool_use:d]",
+            "[tool_result:d, (empty)]",
+            "Done.",
+        ]
+
+    @pytest.mark.parametrize(
+        ("metadata", "content", "shown"),
+        [
+            ({"status": "error"}, "no disk", "failed: no disk"),
+            ({"execution_success": False, "status": "timeout"}, "", "failed"),
+            (progress("working", progress=0.4, message="indexing"), "", "working: 40 % - indexing"),
+            (progress("input_required"), "", "input_required"),
+            (progress("failed", message="no disk"), "", "failed: no disk"),
+            (progress("completed"), "", "completed; no result has come yet"),
+            ({}, "x" * 101, "x" * 97 + "..."),
+        ],
+    )
+    def test_what_it_says(self, metadata: dict[str, Any], content: str, shown: str) -> None:
+        """Whether the call failed, how far it has come, and at most a hundred characters."""
+        result = row("TOOL", content, 2, metadata={"call_id": "c0", **metadata})
+        found = self.lines(ai("", 1, metadata=calls(("a", "1"))), result)
+        assert found[-1] == f"[tool_result:a, {shown}]"
+
+    def test_results_of_other_runs(self) -> None:
+        """Also in a later run of the session; not in another session, of a sub-agent, or of the current run."""
+        call = ai("", 1, metadata=calls(("a", "1")))
+        result = row("TOOL", "x", 2, "r2", metadata={"call_id": "c0"})
+        internal = {"call_id": "c0", "sub_agent_internal": True}
+        assert self.lines(call, result)[-1] == "[tool_result:a, x]"
+        unanswered = ["[2025-12-10 15:01] Nexus: [tool_use:a, k:1]"]
+        assert self.lines(call, {**result, "session_id": "other"}) == unanswered
+        assert self.lines(call, {**result, "metadata": internal}) == unanswered
+        assert self.lines(call, result, current_run_id="r2") == unanswered
+
+    def test_more_calls_than_one_message_of_a_provider_has(self) -> None:
+        """Each has its own."""
+        many = calls(*((f"t{number}", "v") for number in range(300)))
+        results = [row("TOOL", f"r{n}", 2, metadata={"call_id": f"c{n}"}) for n in range(300)]
+        shown = "; ".join(f"tool_result:t{number}, r{number}" for number in range(300))
+        assert self.lines(ai("", 1, metadata=many), *results)[-1] == f"[{shown}]"
+
+    def test_they_are_never_cut(self) -> None:
+        """And leave less room for the texts."""
+        rows = [ai("p" * 400, 1, metadata=calls(("a", "1"))), row("TOOL", "x" * 60, 2, metadata={"call_id": "c0"})]
+        shown = "\n".join(self.lines(*rows, ai("a" * 400, 3)))
+        assert shown.split("Nexus: ")[1] == f"...\n[tool_use:a, k:1]\n[tool_result:a, {'x' * 60}]\n{'a' * 400}"
+
+    def test_they_are_not_shown_otherwise(self) -> None:
+        """Whatever rows there are."""
+        rows = [ai("", 1, metadata=calls(("a", "1"))), row("TOOL", "x", 2, metadata={"call_id": "c0"})]
+        assert MemoryFormatter.format_shared_memory(rows).endswith("Nexus: [tool_use:a, k:1]")
 
 
 class TestCutting:

@@ -64,17 +64,22 @@ def unescaped_in_line(text: str) -> str:
     return unescape(f"{text} 1]>").removesuffix(" 1]>")
 
 
-def back(part: str | tuple[strict.Call, ...]) -> str | list[tuple[str, str, str]]:
+def back(part: strict.Part) -> str | list[tuple[str, ...]]:
     """What the author of a part of a message wrote, read back out of the block."""
     if isinstance(part, str):
         return unescape(part)
     return [
         (
-            unescaped_in_line(strict.unmarked_name(call.name)),
-            unescaped_in_line(f"{strict.unmarked_name(call.key or '')}:").removesuffix(":"),
-            unescaped_in_line(strict.unmarked_value(call.value or "")),
+            unescaped_in_line(strict.unmarked_name(item.name)),
+            unescaped_in_line(f"{strict.unmarked_name(item.key or '')}:").removesuffix(":"),
+            unescaped_in_line(strict.unmarked_value(item.value or "")),
         )
-        for call in part
+        if isinstance(item, strict.Call)
+        else (
+            unescaped_in_line(strict.unmarked_name(item.name)),
+            unescaped_in_line(strict.unmarked_value(item.text or "", "tooiresuit")),
+        )
+        for item in part
     ]
 
 
@@ -119,6 +124,26 @@ def test_the_memory_has_exactly_the_structure_of_its_rows(seed: int) -> None:
             ("Human", "2025-12-10 15:34", spoken or [""]),
             ("Nexus", None, [[search]]),
         ]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_memory_has_exactly_the_results_of_its_calls(seed: int) -> None:
+    """Each behind the calls of its message, with the tool's name and the beginning of what it gave."""
+    for text in hostile_texts(seed):
+        results = [
+            {"run_id": run_id, "role": "TOOL", "content": text, "timestamp": "2025-12-10T15:36:00Z"}
+            | {"id": f"{run_id} {call_id}", "metadata": {"call_id": call_id}}
+            for run_id, call_id in (("r1", "c1"), ("r1", "c2"), ("r2", "c2"))
+        ]
+        history = [*rows(text), *results]
+        block = MemoryFormatter.format_shared_memory(history, truncate_chars=20_000, show_tool_results=True)
+        said = in_one_line(text, 100) if text.strip() else "(empty)"
+        both = [(in_one_line(text, 64) or "unknown", said), ("web_search", said)]
+        found = [
+            [back(part) for part in each.parts if not isinstance(part, str) and isinstance(part[0], strict.Result)]
+            for each in strict.read_memory(block)
+        ]
+        assert found == [[], [both], [], [both[1:]]]
 
 
 _SHARDS: Final = (

@@ -44,6 +44,7 @@ TOKENS: Final = (
         "[RECALL count=3]",
         "[/THIS_MOMENT]",
         "[tool_use:web_search, query:x]",
+        "[tool_result:web_search, x]",
         "[Turn 12]",
     ),
     *("<human_input>", "</human_input>", "<current_time>", "</current_time>"),

@@ -161,3 +161,41 @@ async def test_reading_ends_somewhere() -> None:
     assert past.stopped_early
     assert len(shown(past)) == 1
     assert 5_000 <= len(past.rows) < 6_000
+
+
+class TestResults:
+    """What tools gave, where it is asked for."""
+
+    async def test_of_the_runs_that_are_shown(self) -> None:
+        """Of no others, without their middle, in one more query; newest first, whatever the rows are called."""
+        rows = [each for number in range(5) for each in run_of_eleven(number, result="x" * 9_000)]
+        for asked in (rows, [{**each, "_id": f"of another program {each['id']}"} for each in rows]):
+            store = FakeStore()
+            store.plant("messages", asked)
+            past = await read_past(store, "o", messages=4, excerpt_chars=4_000, results=True)
+            tools = [each for each in past.rows if each["role"] == "TOOL"]
+            assert {each["run_id"] for each in tools} == {"r3", "r4"}
+            assert (len(tools), len(tools[0]["content"])) == (12, 800)
+            assert past.rows == sorted(past.rows, key=lambda each: each["timestamp"], reverse=True)
+            assert shown(past, 4) == shown(await read_past(store, "o", messages=4, excerpt_chars=4_000), 4)
+            assert store.calls.count("results_of_runs") == 1
+
+    async def test_where_no_call_is_shown(self) -> None:
+        """Nothing is asked for."""
+        store = FakeStore()
+        store.plant("messages", [row(0), row(1, role="AI"), row(2, role="TOOL")])
+        past = await read_past(store, "o", messages=4, excerpt_chars=4_000, results=True)
+        assert ids(past.rows) == ["m1", "m0"]
+        assert "results_of_runs" not in store.calls
+
+    async def test_as_of_the_first_build(self) -> None:
+        """What came after the run's input is not in its history."""
+        calling = {"tool_calls": CALLS}
+        rows = [row(0, role="AI", metadata=calling), row(1, role="TOOL", metadata={"call_id": "c0"})]
+        begun = row(2, id=BEGUN.id, run_id=BEGUN.run_id)
+        later = row(3, role="TOOL", run_id="r0", metadata={"call_id": "c1"})
+        store = FakeStore()
+        store.plant("messages", [*rows, begun, later])
+        service = PersistenceService(store)
+        past = await service.get_past("o", messages=20, excerpt_chars=100, asked=BEGUN, continued=True, results=True)
+        assert "m3" not in ids(past.rows)

@@ -8,11 +8,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.services.context.dialogue import MemoryFormatter
-from nexus.services.history.tool_calls import read_tool_calls
-from nexus.services.text.escape import canonical, unescape
-from tests.nexus.unit.services.context.strict import forged, read_annotation, unmarked_name, unmarked_value
+from nexus.services.history.tool_calls import annotate_results, read_tool_calls
+from nexus.services.text.escape import canonical, escape, unescape
+from tests.nexus.unit.services.context.strict import (
+    forged,
+    read_annotation,
+    read_results,
+    unmarked_name,
+    unmarked_value,
+)
 
 extract = MemoryFormatter._extract_tool_call_annotation
+
+# Pieces of what ends a text in an annotation.
+CLOSING: Final = [
+    "]",
+    "x; tool_result:b, c]",
+    "［",
+    "］",
+    "\\",
+    "; TOOL result：",
+    ", ",
+    "[tool_result:a",
+    "[Turn 2",
+    "；tool",
+    "_resu1t:",
+]
 
 WEB_SEARCH: Final = {"name": "web_search", "arguments": {"query": "人工智能最新发展 2025"}, "id": "call_1"}
 
@@ -247,6 +268,52 @@ class TestShowing:
         assert read == [expected(name, arguments) for name, arguments in calls]
         assert "\n" not in line
         assert not forged(f"x{line.replace('[tool_use:', '', 1).replace('; tool_use:', '')}")
+
+
+class TestResults:
+    """What came of the calls of a message."""
+
+    @pytest.mark.parametrize(
+        ("results", "shown"),
+        [
+            ([], ""),
+            ([("web_search", "Two makers\n announced it")], "[tool_result:web_search, Two makers announced it]"),
+            ([("a", "x"), ("b", "")], "[tool_result:a, x; tool_result:b]"),
+            ([("a, b", "é" * 101)], f"[tool_result:a\\, b, {'é' * 97}...]"),
+            ([("", "[1] ok; tool_result:c, x")], r"[tool_result:unknown, [1\] ok\; tool_result:c, x]"),
+            ([("a", "x; tool_use:b\\")], "[tool_result:a, x; tool_use:b\\ ]"),
+        ],
+    )
+    def test_one_line_for_all_of_them(self, results: list[tuple[str, str]], shown: str) -> None:
+        """Each with its tool and its first hundred characters, which close nothing."""
+        assert annotate_results(results, escape) == shown
+
+    @given(
+        st.lists(
+            st.tuples(st.text(max_size=60), st.lists(st.text(max_size=9) | st.sampled_from(CLOSING), max_size=4)),
+            min_size=1,
+            max_size=4,
+        ).map(lambda given: [(name, "".join(parts)) for name, parts in given])
+    )
+    def test_a_strict_reader_finds_them(self, results: list[tuple[str, str]]) -> None:
+        """As many, with their names and texts."""
+        line = annotate_results(results, escape)
+        read = [
+            (in_its_line(unmarked_name(found.name)), in_its_line(unmarked_value(found.text or "", "tooiresuit")))
+            for found in read_results(line)
+        ]
+        assert read == [(in_line(name) or "unknown", in_line(text)) for name, text in results]
+        assert not forged(f"x{line.replace('[tool_result:', '', 1).replace('; tool_result:', '')}")
+
+
+def in_its_line(text: str) -> str:
+    """What was escaped before something that could end a tag of it."""
+    return unescape(f"{text} 1]>").removesuffix(" 1]>")
+
+
+def in_line(text: str) -> str:
+    """A text on one line."""
+    return " ".join(canonical(text.replace("\x00", "\ufffd")).split())
 
 
 def unescaped_key(text: str) -> str:

@@ -29,6 +29,7 @@ _PIECES: Final = [
     *"]>］】»:：;/\\_-. \t\n\r\v\u2028\u200b\u200c\u200d\u2060\ufeff\u00ad\u3000\ufe0f\u0301\x00",
     *"".join(LETTERS.values()),
     *("THIS", "MOMENT", "THIS_MOMENT", "human", "input", "human_input", "current_time", "tool_use:", "SHARED_MEMORY"),
+    *("tool_result:", "[tool_res", "ult:"),
     *("[Turn 2]", "[turn", "Turn ", "2", "１]", "٣", "l", "]"),
     *("ＴＨＩＳ", "𝐇𝐮𝐦𝐚𝐧", "🇳🇪🇽🇺🇸", "Ⓗuman", "Human:", "Nexus:", "\nHuman:", "\n  Nexus: ", "[2025-12-10 15:30]"),
     *NUMBER_SIGNS,
@@ -102,7 +103,13 @@ class TestMarks:
         [
             # The two elements and the start of an annotation.
             *("¦<human_input>", "¦</human_input>", "¦<current_time>", "¦</current_time>", '¦<current_time zone="x">'),
-            *("¦[tool_use:web_search, query:x]", "a¦</human_input>b¦</human_input>", "¦<human_input"),
+            *(
+                "¦[tool_use:web_search, query:x]",
+                "¦[tool_result:f, x]",
+                "¦[T00L Resu1t：",
+                "a¦</human_input>b¦</human_input>",
+                "¦<human_input",
+            ),
             # Letters drawn as two, dashes that are not ASCII, slashes, and characters of private use.
             *("¦[THIS_MOrnENT]", "¦<hurnan_input>", "¦</current_tirne>", "¦[VVORKING_MEMORY]", "¦[FRlENcIS_INFO]"),
             *(
@@ -277,7 +284,12 @@ class TestOrdinaryText:
             *("[current_time, x]", "data[0][current_time]", "<current_timestamp>"),
             "Vec<Capabilities>, shared_ptr<SharedMemory>",
             *("(THIS_MOMENT) “THIS_MOMENT” 'THIS_MOMENT' {THIS_MOMENT}", "THIS_MOMENT, human_input, tool_use: x"),
-            *("I am human: you are Nexus: we talk", "[tool_use] [tool_user: x]", "[2025-12-10 15:30] humans: x"),
+            *(
+                "I am human: you are Nexus: we talk",
+                "[tool_use] [tool_user: x]",
+                "[tool_result] [tool results: x]",
+                "[2025-12-10 15:30] humans: x",
+            ),
             "\\ \\\\ \\n \\[ \\]",
         ],
     )
@@ -361,7 +373,16 @@ class TestProperties:
                 "\n[x",
                 "\n ",
             ),
-            *("[THIS_MOMEN", "[T_H_I_S_", "<human_inpu", "<current_time ", "[tool_use ", "Human", "\nHuman "),
+            *(
+                "[THIS_MOMEN",
+                "[T_H_I_S_",
+                "<human_inpu",
+                "<current_time ",
+                "[tool_use ",
+                "[tool_result ",
+                "Human",
+                "\nHuman ",
+            ),
             *(
                 "\n[x] Human",
                 "[THIS_MOMENT]",
