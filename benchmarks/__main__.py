@@ -14,6 +14,7 @@ from redis import Redis
 from benchmarks.bench import Bench, Extent, Measure, p50, run
 from benchmarks.data import Owners, overview_call
 from benchmarks.processes import Place, serving
+from benchmarks.results import results
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 
 _USUAL: Final = Owners("usual", rows=100, number=100)
@@ -34,7 +35,7 @@ def main() -> None:
         words.error(f"no such measure: {', '.join(sorted(unknown))}; there are {', '.join(_MEASURES)}")
     extent = Extent(rounds=given.rounds)
     if given.quick:
-        extent = replace(extent, one_at_a_time=100, at_once=400, long_rows=100_000, builds=10_000)
+        extent = replace(extent, one_at_a_time=100, at_once=400, long_rows=100_000, builds=10_000, turns=40)
     run(extent, {name: _MEASURES[name] for name in given.measures or _MEASURES})
 
 
@@ -147,6 +148,7 @@ _MEASURES: Final[dict[str, Callable[[Bench], list[Measure]]]] = {
     "assembly": assembly,
     "memory": memory,
     "start": start,
+    "results": results,
 }
 
 

@@ -38,6 +38,7 @@ class Extent:
     long_rows: int = 1_000_000
     builds: int = 100_000
     most_messages: int = 100_000
+    turns: int = 300
 
 
 @dataclass(frozen=True, slots=True)

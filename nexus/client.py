@@ -31,7 +31,7 @@ from nexus.core.models import Message, Role, Run, Topics, new_run_id
 from nexus.core.payloads import CallState
 from nexus.core.ports import Bus, Subscription
 from nexus.core.signing import Signing
-from nexus.core.wire import EnvelopeError, decode, encode
+from nexus.core.wire import EnvelopeError, compact, decode, encode
 from nexus.services.history.rows import progress_row, recorded_row
 
 _DEADLINE_MS: Final = (100, 60_000)
@@ -40,6 +40,8 @@ _LARGEST_ANSWER: Final = 256 << 20
 _PAUSE_S: Final = 0.1
 # What a request may come after, and of how many owners that is known.
 _MOST_AFTER: Final = 100
+# Bytes of a result that a service may condense.
+_LARGE_RESULT: Final = 2_048
 _MOST_OWNERS: Final = 10_000
 # Tools belong to nobody, and every message has an owner.
 _OWNER_OF_TOOLS: Final = "operator"
@@ -371,7 +373,9 @@ class ContextClient:
     def _remember(self, message: Message) -> None:
         sent = self._sent.setdefault(message.owner_key, {})
         self._sent.move_to_end(message.owner_key)
-        sent[message.id] = message.run_id
+        # A large result is shown as it was recorded, to its own run, too.
+        is_large = message.role is Role.TOOL and len(compact(message.content)) > _LARGE_RESULT
+        sent[message.id] = "" if is_large else message.run_id
         if len(sent) > _MOST_AFTER:
             # It was on its way while a hundred others were sent.
             del sent[next(iter(sent))]

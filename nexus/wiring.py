@@ -367,6 +367,7 @@ def builder_settings(settings: Settings) -> BuilderSettings:
         mood=settings.context.mood == "rules",
         summaries_by_model=settings.llm.enabled,
         count_tokens=memory.count_tokens,
+        condense_above=settings.condense_above,
         window=window_settings(settings),
         constraint_tokens=constraint_tokens(settings),
     )
@@ -436,5 +437,6 @@ def request_settings(settings: Settings) -> RequestSettings:
         max_in_flight=bus.max_in_flight,
         max_in_flight_per_owner=bus.max_in_flight_per_owner,
         unknown_tools_after_ms=settings.tools.unknown_after_ms,
+        condense_above=settings.condense_above,
         signing=signing_of(bus.signing),
     )

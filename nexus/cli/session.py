@@ -35,6 +35,7 @@ from nexus.cli.terminal import (
 from nexus.core.errors import NexusError, StoreUnavailableError
 from nexus.core.models import DEFAULT_SESSION, Row, utc_now
 from nexus.core.ports.store import TransferableStore
+from nexus.services.history.condense import with_condensed
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.exporter import export_session
 from nexus.services.transfer.importer import Plan, Present, compare, read_session, write_session
@@ -176,7 +177,9 @@ def _import_transcript(
         raise NexusError(f"--from {source}: --owner is needed: a transcript does not say whose it is")
     settings = session_settings(config, owner, session)
     messages = _read_transcript(path, owner, session)
-    rows = [(message.place, message.row) for message in messages if message.row]
+    rows = [
+        (message.place, with_condensed(message.row, settings.condense_above)) for message in messages if message.row
+    ]
     counts, where = Counter[str](), session_named(owner, session)
     broken_off = f"into {where} were written; repeat the import to go on with it"
     try:

@@ -16,6 +16,8 @@ from nexus.core.turns import Level
 STORED_SECTIONS: Final = ("memory", "layouts", "user_defaults")
 # The type of pydantic's errors whose text is a rule of ours, and is said as it is.
 RULE: Final = "rule"
+# Bytes of a result that may be condensed.
+_LEAST_CONDENSED: Final = 2_048
 
 _NO_HASH_TAG: Final = (
     "bus.channel_prefix: needs a hash tag where bus.url is a cluster and bus.mode is streams, so that all keys are in "
@@ -401,12 +403,19 @@ class FactSettings(_Section):
     extract: Annotated[Literal["off", "model"], BeforeValidator(_off_in_yaml)] = "off"
 
 
+def _large_or_none(value: int) -> int:
+    if 0 < value < _LEAST_CONDENSED:
+        raise PydanticCustomError(RULE, f"0, or {_LEAST_CONDENSED} bytes and more, is allowed; some 1,500 are shown")
+    return value
+
+
 class ToolSettings(_Section):
     """Where tools come from (contract §3)."""
 
     modules: tuple[str, ...] = ()
     refresh_seconds: float = Field(default=30.0, ge=1, le=3_600)
     unknown_after_ms: int | None = Field(default=None, ge=0, le=600_000)
+    condense_above: Annotated[int, AfterValidator(_large_or_none)] = Field(default=8_192, ge=0, le=1 << 24)
 
 
 class UserConfigDefaults(_Section):
@@ -457,6 +466,11 @@ class Settings(Sections):
     """Every setting of Nexus. `config.example.yml` lists them with their defaults and meanings."""
 
     environment: str = "development"
+
+    @property
+    def condense_above(self) -> int:
+        """The bytes above which results are condensed; 0 for none: they are read whole by a tool of working memory."""
+        return self.tools.condense_above if self.memory.working_memory else 0
 
     def conflicts(self) -> Iterator[str]:
         """The faults of values together, one line an item."""

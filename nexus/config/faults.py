@@ -20,6 +20,7 @@ _UNITS: Final = {
     "_bytes": "bytes",
     "_chars": "characters",
     "_tokens": "tokens",
+    "condense_above": "bytes",
     "context_window": "tokens",
 }
 # What stands behind numbers that are given with a unit, as a multiple of the setting's own.

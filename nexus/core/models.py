@@ -23,6 +23,9 @@ LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 # Keys in the metadata of a message or row: it is internal to a sub-agent, and the id of that sub-agent.
 INTERNAL: Final = "sub_agent_internal"
 AGENT_ID: Final = "agent_id"
+# Of a large result of a tool: the text that contexts show in its place, and the name under which it is read whole.
+CONDENSED: Final = "condensed"
+HANDLE: Final = "handle"
 # The session of rows that name none.
 DEFAULT_SESSION: Final = "default"
 # A document as a store keeps it.

@@ -144,6 +144,11 @@ class PersistenceService:
                 await pauses.wait()
         return missing
 
+    async def condensed_results(self, owner_key: str, handles: Sequence[str]) -> dict[str, str]:
+        """By handle, the texts that contexts show of large results, after a moment's wait for those accepted by now."""
+        await self.written(owner_key, except_run="")
+        return await self._store.condensed_results(owner_key, handles)
+
     async def has_result(self, owner_key: str, run_id: str, call_id: str) -> bool:
         """Whether the newest rows of a run hold a result of this call. Raises StoreUnavailableError."""
         rows = await self._store.run_messages(owner_key, run_id, limit=_NEWEST_ROWS)

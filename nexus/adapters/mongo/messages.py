@@ -34,7 +34,7 @@ from nexus.adapters.mongo.client import (
     is_unacceptable,
     read_one,
 )
-from nexus.adapters.mongo.projections import BOUNDED, HEADER, WHOLE_TEXTS, excerpt
+from nexus.adapters.mongo.projections import BOUNDED, HEADER, WHOLE_TEXTS, excerpt, shown
 from nexus.adapters.mongo.schema import (
     HUMAN,
     INTERNAL_IN_SESSION,
@@ -61,7 +61,7 @@ from nexus.adapters.mongo.schema import (
 )
 from nexus.adapters.mongo.search import Search
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import AGENT_ID, DEFAULT_SESSION, INTERNAL, is_object_id, parse_moment
+from nexus.core.models import AGENT_ID, CONDENSED, DEFAULT_SESSION, HANDLE, INTERNAL, is_object_id, parse_moment
 from nexus.core.ports import Row, RunOrigin, SessionSummary
 from nexus.core.ports.store import LEFT_OUT, LONGEST_CONTENT, TextsOf
 from nexus.core.recall import WORDS
@@ -80,8 +80,11 @@ _FIRST_OF_SECOND: Final = "0" * 16
 _FEW: Final = 16
 _STORED_AT_ONCE: Final = 1_000
 _ORIGIN: Final = dict.fromkeys(("session_id", f"metadata.{INTERNAL}", f"metadata.{AGENT_ID}"), 1)
+_CONDENSED: Final = {"_id": 0, f"metadata.{HANDLE}": 1, f"metadata.{CONDENSED}": 1}
 _ID_ALONE: Final = {"_id": 0, "id": 1}
 _LARGEST_DOCUMENT: Final = 1 << 24
+# As `find` reads rows for contexts, and where the server cannot cut one of them.
+_AS_SHOWN: Final = (shown(BOUNDED), shown(WHOLE_TEXTS))
 
 Outcome = bool | StoreRejectedError | StoreUnavailableError
 
@@ -185,7 +188,7 @@ class MongoMessages(Operations):
         query = {**rows_of_session(owner_key, session_id), **seen_by(sub_agent)}
         # The index is named: where thousands of the newest rows are not shown, the server's trials of plans find none
         # better than another, take the owner's, and are held again for every other session.
-        return await self._rows.newest(query, limit=limit, skip=skip, index=OF_SESSION)
+        return await self._rows.newest(query, limit=limit, skip=skip, index=OF_SESSION, as_shown=True)
 
     @driver_call
     async def tail_messages(
@@ -231,6 +234,21 @@ class MongoMessages(Operations):
         """Up to `limit` rows of a run after the newest `skip`, newest first, of any role."""
         query = of_run(owner_key, run_id)
         return await self._rows.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
+
+    @driver_call
+    async def condensed_results(self, owner_key: str, handles: Sequence[str]) -> dict[str, str]:
+        """By handle, the texts that contexts show of these large results."""
+        query = {"owner_key": {"$eq": owner_key}, f"metadata.{HANDLE}": {"$in": list(handles)}}
+        found = await self._messages.find(query, _CONDENSED).to_list(None)
+        return {
+            row["metadata"][HANDLE]: text for row in found if isinstance(text := row["metadata"].get(CONDENSED), str)
+        }
+
+    @driver_call
+    async def find_result(self, owner_key: str, handle: str, *, sub_agent: str | None = None) -> Row | None:
+        """The row of the large result with this handle, whole."""
+        query = {"owner_key": {"$eq": owner_key}, f"metadata.{HANDLE}": {"$eq": handle}, **seen_by(sub_agent)}
+        return next(iter(await self._rows.find(query, limit=1, only=WHOLE_TEXTS)), None)
 
     @driver_call
     async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:
@@ -326,10 +344,11 @@ class Rows:
         skip: int = 0,
         excerpt_chars: int | None = None,
         only: Mapping[str, Any] | None = None,
+        as_shown: bool = False,
         index: Order | None = None,
     ) -> list[Row]:
         """Up to `limit` rows after the newest `skip`, newest first; the rest as for `find`."""
-        find = partial(self.find, excerpt_chars=excerpt_chars, only=only, index=index)
+        find = partial(self.find, excerpt_chars=excerpt_chars, only=only, as_shown=as_shown, index=index)
         if not await self._has_text_times():
             return await find(query, limit=limit, skip=skip)
         end = skip + limit
@@ -354,36 +373,38 @@ class Rows:
         skip: int = 0,
         excerpt_chars: int | None = None,
         only: Mapping[str, Any] | None = None,
+        as_shown: bool = False,
         beside: Mapping[str, Any] = MappingProxyType({}),
         index: Order | None = None,
         order: Order = NEWEST_FIRST,
     ) -> list[Row]:
         """Up to `limit` rows in the order in which the server sorts them, with texts as `_id`s.
 
-        With `excerpt_chars`, contents longer than twice this come without their middle; `only` is another projection,
-        and `beside` has further fields.
+        With `excerpt_chars`, contents longer than twice this come without their middle; `as_shown`: condensed results
+        come as contexts show them; `only` is another projection, and `beside` has further fields.
         The index with the fields `index` is used, where it was made.
         """
         page = {"limit": limit, "skip": skip, "sort": [*order] or None, "hint": index}
-        projection = only or (BOUNDED if excerpt_chars is None else excerpt(excerpt_chars))
+        bounded, whole = _AS_SHOWN if as_shown else (BOUNDED, WHOLE_TEXTS)
+        projection = only or (bounded if excerpt_chars is None else excerpt(excerpt_chars))
         try:
             rows = await self._page(query, {**projection, **beside}, page)
         except OperationFailure as error:
             if error.code not in _NOT_UTF8:
                 raise
-            rows = await self._cut_here(query, {**WHOLE_TEXTS, **beside}, excerpt_chars, page)
+            rows = await self._cut_here(query, {**whole, **beside}, excerpt_chars, page)
         for row in rows:
             row["_id"] = id_text(row["_id"])
         return rows
 
-    async def of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
-        """The rows of the owner with these `_id`s, in any order."""
+    async def of_ids(self, owner_key: str, row_ids: Sequence[str], *, as_shown: bool = False) -> list[Row]:
+        """The rows of the owner with these `_id`s, in any order; `as_shown` as for `find`."""
         found: list[Row] = []
         for first in range(0, len(row_ids), _IDS_AT_ONCE):
             ids = [id_of(row_id) for row_id in row_ids[first : first + _IDS_AT_ONCE]]
             # In this order, unsorted and without a hint, every server looks up each `_id` by itself.
             query = {"_id": {"$in": ids}, "owner_key": {"$eq": owner_key}}
-            found += await self.find(query, limit=len(ids), order=())
+            found += await self.find(query, limit=len(ids), as_shown=as_shown, order=())
         return found
 
     async def _cut_here(
@@ -431,8 +452,8 @@ class Tails:
         self._tail = tail
         self._oldest_first = oldest_first
         order: Order = _FIRST_STORED_FIRST if oldest_first else _LAST_STORED_FIRST
-        self._stored = partial(rows.find, index=STORED_IN_SESSION, order=order)
-        self._internal = partial(rows.find, index=INTERNAL_IN_SESSION, order=order)
+        self._stored = partial(rows.find, index=STORED_IN_SESSION, order=order, as_shown=True)
+        self._internal = partial(rows.find, index=INTERNAL_IN_SESSION, order=order, as_shown=True)
 
     async def read(self, *, limit: int, skip: int, sub_agent: str | None) -> list[Row]:
         """The rows, as `MessageStore.tail_messages` has them."""
@@ -459,7 +480,8 @@ class Tails:
             if is_more:
                 stored[beyond] = ObjectId(page[-1]["_id"])
         wanted = left[skip : skip + limit]
-        found = {row["_id"]: row for row in await self._rows.of_ids(self._owner_key, wanted)}
+        rows = await self._rows.of_ids(self._owner_key, wanted, as_shown=True)
+        found = {row["_id"]: row for row in rows}
         return [found[row_id] for row_id in wanted if row_id in found]
 
     def _since(self) -> dict[str, Any]:

@@ -4,9 +4,10 @@ Long texts, and values that take long to decode, never leave the server. The siz
 without looking at what is in it, so that only large rows are looked at.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-from nexus.core.models import ABOUT_RESULT, AGENT_ID, INTERNAL, SAID_BESIDE
+from nexus.core.models import ABOUT_RESULT, AGENT_ID, CONDENSED, HANDLE, INTERNAL, SAID_BESIDE
 from nexus.core.ports.store import (
     ARGUMENTS_LEFT_OUT,
     CALLS_LEFT_OUT,
@@ -41,6 +42,21 @@ def excerpt(chars: int, mark: str = "") -> dict[str, Any]:
     return {**_OTHERS, "content": _of_large_rows(text, _CONTENT, min(2 * chars, _LARGEST)), "metadata": _METADATA}
 
 
+def shown(projection: Mapping[str, Any]) -> dict[str, Any]:
+    """The projection with the text that contexts show of a condensed result in the place of its content.
+
+    Of its metadata comes what is needed besides, without what was sent.
+    """
+    condensed = f"$metadata.{CONDENSED}"
+    is_condensed = _is_type(condensed, "string")
+    metadata = {**_bounded_fields(), HANDLE: f"$metadata.{HANDLE}"}
+    return {
+        **projection,
+        "content": _if(is_condensed, condensed, projection["content"]),
+        "metadata": _if(is_condensed, metadata, projection["metadata"]),
+    }
+
+
 def _ends(chars: int, mark: str) -> Expression:
     first, last = ({"$substrCP": [_CONTENT, start, chars]} for start in (0, {"$subtract": ["$$length", chars]}))
     between = _filled(mark, {"$subtract": ["$$length", 2 * chars]}) if mark else []
@@ -66,9 +82,12 @@ def _at_most(value: str, most: int) -> Expression:
     return _if({"$gt": [size, most]}, {"$concat": _filled(VALUE_LEFT_OUT, size)}, value)
 
 
+def _bounded_fields() -> dict[str, Expression]:
+    return {name: _at_most(f"$metadata.{name}", _LARGEST if name == "left_out" else _LARGEST_CALL) for name in _KEPT}
+
+
 def _bounded_metadata() -> Expression:
     is_large = {"$and": [_is_type("$metadata", "object"), {"$gt": [{"$bsonSize": "$metadata"}, _LARGEST]}]}
-    kept = {name: _at_most(f"$metadata.{name}", _LARGEST if name == "left_out" else _LARGEST_CALL) for name in _KEPT}
     shortened = {
         # What results name, as `read_tool_calls` has it.
         "id": {"$ifNull": ["$$call.call_id", "$$call.id"]},
@@ -83,7 +102,7 @@ def _bounded_metadata() -> Expression:
     # A message as it came may be what is large, and its calls are not.
     small = {"tool_calls": _CALLS, CALLS_LEFT_OUT: "$$REMOVE"}
     are_calls = {name: _if({"$gt": [_size(_CALLS), _LARGEST]}, value, small[name]) for name, value in are_calls.items()}
-    return _if(is_large, {**kept, **are_calls}, "$metadata")
+    return _if(is_large, {**_bounded_fields(), **are_calls}, "$metadata")
 
 
 def _of_large_rows(shortened: Expression, whole: Expression, most: int) -> Expression:

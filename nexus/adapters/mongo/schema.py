@@ -24,6 +24,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import (
     AGENT_ID,
     DEFAULT_SESSION,
+    HANDLE,
     INTERNAL,
     LONG_AGO,
     is_object_id,
@@ -92,6 +93,8 @@ INTERNAL_IN_SESSION: Final = [*_SESSION, (f"metadata.{AGENT_ID}", ASCENDING), ("
 _WORK_DUE: Final = {"work": {"$gt": ""}}
 # Rows that have a place in the index of long-term memory.
 IS_PLACED: Final = {"recall.place": {"$gte": 0}}
+# Large results, which have a handle.
+HAS_HANDLE: Final = {f"metadata.{HANDLE}": {"$gt": ""}}
 INDEXES: Final[dict[str, list[IndexModel]]] = {
     "messages": [
         IndexModel(OF_OWNER, name="newest_of_owner"),
@@ -117,6 +120,11 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
             [("owner_key", ASCENDING), ("recall.place", ASCENDING)],
             name="recall_place",
             partialFilterExpression=IS_PLACED,
+        ),
+        IndexModel(
+            [("owner_key", ASCENDING), (f"metadata.{HANDLE}", ASCENDING)],
+            name="result_of_handle",
+            partialFilterExpression=HAS_HANDLE,
         ),
         IndexModel([("recall.generation", ASCENDING)], name="recall_generation", partialFilterExpression=IS_PLACED),
     ],

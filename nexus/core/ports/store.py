@@ -80,6 +80,8 @@ class MessageStore(Protocol):
     - Every read names an owner and returns rows of that owner only.
     - Rows come in bounded size, a few hundred KiB at most: of a content of more than `LONGEST_CONTENT` characters the
       middle is left out, and so are larger values of other kinds, and calls, with a mark in their place.
+    - Of a large result, which has `metadata.condensed`, reads of sessions and tails give that text in the place of the
+      content, and of the metadata what is needed besides, with `handle`.
     - What is said to be stored, now or before, outlives the loss of a minority of the servers. So does what is read of
       other stores; a row that is read may not.
     - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for a row it cannot keep.
@@ -190,6 +192,15 @@ class MessageStore(Protocol):
         """Up to `limit` rows of a run after the newest `skip`, newest first, of any role.
 
         `excerpt_chars` as for `newest_messages`.
+        """
+
+    async def condensed_results(self, owner_key: str, handles: Sequence[str]) -> dict[str, str]:
+        """By handle, what contexts show of these large results (`metadata.condensed`); only those there are."""
+
+    async def find_result(self, owner_key: str, handle: str, *, sub_agent: str | None = None) -> Row | None:
+        """The row of the large result with this `metadata.handle`; its content, where that is a text, whole.
+
+        `sub_agent` as for `session_messages`. None where there is none that this agent sees.
         """
 
     async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:

@@ -71,6 +71,7 @@ from nexus.services.context.run_prefix import (
     awaits_results,
     images_of,
     in_format,
+    large_results,
     run_messages,
     since_constraints,
     with_images,
@@ -188,6 +189,7 @@ class ContextBuilder:
             # Before all else, so that none of them counts as recorded later than the run's own input.
             unrecorded = await self._unrecorded(request, deadline)
             progress = await self._progress(request, deadline)
+            request = await self._condensed(request, chars, deadline)
             admitted = partial(run_messages, request, progress)
             run = await computed(request.owner_key, chars, admitted) if request.later else None
             build = self._begin(request, deadline, run, chars, unrecorded=unrecorded, outbox_waiting=outbox_waiting)
@@ -247,6 +249,23 @@ class ContextBuilder:
         except (StoreUnavailableError, TimeoutError) as error:
             _log.warning("degraded", part="progress", reason=reason_of(error))
             return ()
+
+    async def _condensed(self, request: BuildRequest, chars: int, deadline: Deadline) -> BuildRequest:
+        """The request with the texts that are shown of its large results, as far as these are recorded."""
+        above, conversation = self.settings.condense_above, self._sources.conversation
+        if chars <= above and isinstance(request.human.content, str):
+            # Most runs have none.
+            return request
+        handles = await computed(request.owner_key, chars, partial(large_results, request, above))
+        if not handles:
+            return request
+        try:
+            with anyio.move_on_after(deadline.left_s * _GATHERING * FIRST):
+                shown = await conversation.condensed_results(request.owner_key, handles)
+                return request._replace(condensed=shown)
+        except StoreUnavailableError as error:
+            _log.warning("degraded", part="condensed results", reason=str(error))
+        return request
 
     def remember_run(self, message: Message) -> None:
         """Note the session of a run that another replica builds."""

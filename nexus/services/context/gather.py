@@ -84,6 +84,7 @@ class BuilderSettings:
     `mood`: contexts have `[MOOD]`. `constraint_tokens`: how much of `[CONSTRAINTS]` those of one request may take.
     `summaries_by_model`: a model replaces summaries made by rules.
     `count_tokens="always"`: also in contexts that surely fit, in layouts that do not show the number.
+    `condense_above`: bytes of a result of the run above which the layout `agent` shows it condensed; 0 for none.
     """
 
     default_layout: str = "dialogue"
@@ -104,6 +105,7 @@ class BuilderSettings:
     constraint_tokens: int = 4_266
     summaries_by_model: bool = False
     count_tokens: Literal["needed", "always"] = "needed"
+    condense_above: int = 0
     window: WindowSettings = field(default_factory=WindowSettings)
 
 

@@ -20,6 +20,7 @@ from nexus.services.context.memory_blocks import Meta, Remembered
 from nexus.services.context.person_blocks import CONSTRAINTS
 from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
+from nexus.services.history.condense import large_handles, with_shown
 from nexus.services.history.forms import left_out_of, native
 from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.parts import Media
@@ -212,12 +213,19 @@ def said_in(request: BuildRequest) -> Said:
     beside = [item for item in transcript_of_run([request.human], request.agent) if item.role != "user"]
     if request.layout != "agent":
         return Said(later, [], beside)
+    later, beside = (with_shown(items, request.run_id, request.condensed) for items in (later, beside))
     made = {call.id for item in later for call in item.calls}
     own, earlier = list[HistoryMessage](), [item for item in beside if item.role == "tool"]
     for item in later:
         is_earlier = item.role == "tool" and item.call_id and item.call_id not in made
         (earlier if is_earlier else own).append(item)
     return Said(own, earlier, [item for item in beside if item.role != "tool"])
+
+
+def large_results(request: BuildRequest, above: int) -> list[str]:
+    """The handles of the results in the request that have more than `above` bytes; none in layouts that show all."""
+    said = said_in(request) if above and request.layout == "agent" else None
+    return large_handles(request.run_id, [*said.own, *said.earlier], above) if said else []
 
 
 def run_messages(request: BuildRequest, progress: Sequence[HistoryMessage] = ()) -> Admitted:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from nexus.core.models import CONDENSED, HANDLE
 from nexus.core.ports import Row
 from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, CALLS_LEFT_OUT, LONGEST_CONTENT, VALUE_LEFT_OUT
 from nexus.core.ports.store import LEFT_OUT as LEFT_OUT_MARK
@@ -38,7 +39,7 @@ def grown(row: Row, stored: Row) -> tuple[dict[str, Any], dict[str, Any]] | None
     silent = _silent(given)
     changes = {name: value for name, value in given.items() if name not in silent}
     # They were about the earlier version.
-    changes |= {name: None for name in (RAW, LEFT_OUT) if name in known and name not in changes}
+    changes |= {name: None for name in (RAW, LEFT_OUT, CONDENSED, HANDLE) if name in known and name not in changes}
     if new != old:
         changes[REVISION], seen = new, {f"metadata.{REVISION}": known.get(REVISION)}
     else:

@@ -29,6 +29,7 @@ from nexus.core.models import is_internal, parse_moment, to_milliseconds, utc_no
 from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
 from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, CompactionRequest, Detail
 from nexus.services.due_work import NOTHING_DUE
+from nexus.services.history.condense import is_condensed
 from nexus.services.history.messages import messages_of
 from nexus.services.history.rows import storable
 from nexus.services.memory.archive import archive
@@ -129,7 +130,8 @@ class Compactor:
         self, request: CompactionRequest, latest: Compaction | None, most_rows: int
     ) -> tuple[TailRows, Draft | None]:
         tail = latest.tail if latest else WHOLE
-        found = await read_tail(self._messages, *request.session, tail, most_rows=most_rows)
+        is_archive = request.strategy == "archive"
+        found = await read_tail(self._messages, *request.session, tail, most_rows=most_rows, whole=is_archive)
         now, settings = to_milliseconds(utc_now()), self.settings
         idle = timedelta(seconds=settings.idle_s)
         known = await look_at_runs(self._messages, request.owner_key, found, now=now, idle=idle)
@@ -163,13 +165,20 @@ class Compactor:
     ) -> Compaction | None:
         """Store the archive, then the compaction; None where its number is taken."""
         if compaction.strategy == "archive":
-            names = await self._store_archive(compaction, covered, request.session)
+            whole = await self._whole(covered, request.owner_key)
+            names = await self._store_archive(compaction, whole, request.session)
             compaction = compaction.model_copy(update={"details": names})
         listed = read_all(Detail, request.session, await self._store.list_details(*request.session))
         compaction = compaction.model_copy(update={"disowned": disowned_archives(listed, compaction, latest)})
         work = {"work": REFINE, "due_at": compaction.created_at} if self.settings.refine else NOTHING_DUE
         document = {**document_of(compaction, request.session), **work}
         return compaction if await self._store.insert_compaction(document) else None
+
+    async def _whole(self, rows: Sequence[Row], owner_key: str) -> list[Row]:
+        """The rows, with what large results say in the place of what contexts show of them."""
+        large = [row["_id"] for row in rows if is_condensed(row)]
+        found = {row["_id"]: row for row in await self._messages.messages_of_ids(owner_key, large)} if large else {}
+        return [found.get(row["_id"], row) for row in rows]
 
     async def _store_archive(
         self, compaction: Compaction, covered: Sequence[Row], session: tuple[str, str]

@@ -57,14 +57,19 @@ _DOCUMENTS_AT_ONCE: Final = 20
 class Caller:
     """The caller of a memory tool; `call_id` is the message that asks, which is served once.
 
-    A sub-agent may read the memory of its session and not change it.
+    A sub-agent, `sub_agent` by its id, may read the memory of its session and not change it.
     """
 
     owner_key: str
     session_id: str
     run_id: str
     call_id: str
-    is_sub_agent: bool = False
+    sub_agent: str | None = None
+
+    @property
+    def is_sub_agent(self) -> bool:
+        """Whether it is a sub-agent."""
+        return self.sub_agent is not None
 
     @property
     def session(self) -> tuple[str, str]:

@@ -20,7 +20,9 @@ from anyio import to_thread
 
 from nexus.core.models import LONG_AGO, SECOND, is_internal, is_object_id
 from nexus.core.ports import MessageStore, Row
+from nexus.core.ports.store import LONGEST_CONTENT
 from nexus.core.working_memory import CompactionRequest, Tail, Target
+from nexus.services.history.condense import is_condensed
 from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.rows import chars_of
 from nexus.services.history.run_facts import read_facts
@@ -82,9 +84,17 @@ class Selection:
 
 
 async def read_tail(
-    messages: MessageStore, owner_key: str, session_id: str, tail: Tail, *, most_rows: int = MOST_ROWS
+    messages: MessageStore,
+    owner_key: str,
+    session_id: str,
+    tail: Tail,
+    *,
+    most_rows: int = MOST_ROWS,
+    whole: bool = False,
 ) -> TailRows:
     """The oldest rows of a tail, and the newest: up to `most_rows` of the former, fewer where they are long.
+
+    `whole`: large results, which come in short, are to be read whole afterwards.
 
     The first compaction of a session covers every row whose `_id` does not say when it was stored: all these are read.
     """
@@ -100,7 +110,7 @@ async def read_tail(
                 continue
             # A row may come twice when others were recorded between two pages.
             rows[row["_id"]] = row
-            chars += chars_of(row)
+            chars += LONGEST_CONTENT if whole and is_condensed(row) else chars_of(row)
         if len(page) < _PAGE or (goes_on and not tail.is_all):
             newest = await _read_newest(messages, owner_key, session_id, tail, rows) if goes_on else None
             return TailRows(list(rows.values()), newest)

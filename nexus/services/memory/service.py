@@ -10,6 +10,7 @@
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Self
 
 from nexus.core.concurrency import Pauses
@@ -26,18 +27,21 @@ from nexus.core.working_memory import (
     Snapshot,
     Target,
 )
+from nexus.services.history.messages import messages_of
 from nexus.services.memory.compactor import BackgroundCompactions, Compact
 from nexus.services.memory.documents import LOOKED_BACK, TEMPLATE, Caller, document_of, read_all, read_snapshot
 from nexus.services.memory.search import search
 from nexus.services.text.sentences import weight
 from nexus.services.tools.memory_tools import (
     DEFAULT_CHARACTERS,
+    HANDLES,
     READING_TOOLS,
     CompactHistory,
     MemoryCall,
     MemoryLimits,
     PinConstraint,
     ReadDetail,
+    ReadResult,
     Remember,
     SearchMemory,
     UpdateOverview,
@@ -46,7 +50,7 @@ from nexus.services.tools.memory_tools import (
 )
 
 MOST_NOTES: Final = 500
-# Of one part of a detail in UTF-8: by default, and where more characters are asked for.
+# Of one part of a detail or a result in UTF-8: by default, and where more characters are asked for.
 _PART_BYTES: Final = 16_384
 _MOST_PART_BYTES: Final = 65_536
 # Each failed attempt to write is a successful one of another writer.
@@ -134,7 +138,7 @@ class WorkingMemory:
 
     def _checked(self, name: str, args: Any, caller: Caller) -> MemoryCall:
         if caller.is_sub_agent and name not in READING_TOOLS:
-            allowed = " and ".join(sorted(READING_TOOLS))
+            allowed = ", ".join(sorted(READING_TOOLS))
             raise CallRefusedError(f"{name}: is the main agent's. A sub-agent may use {allowed}, and report the rest")
         try:
             return read_call(name, args, self.limits)
@@ -150,8 +154,8 @@ class WorkingMemory:
                 told = f"{detail.name} is kept as version {detail.version}, {detail.bytes} bytes."
             case PinConstraint():
                 told = await self._pin(call, caller)
-            case ReadDetail():
-                told = _part_of(await self._find_detail(call.name, caller), call)
+            case ReadDetail() | ReadResult():
+                told = await self._read_part(call, caller)
             case Remember():
                 told = await self._remember(call, caller)
             case SearchMemory():
@@ -263,6 +267,18 @@ class WorkingMemory:
             f"{held} now."
         )
 
+    async def _read_part(self, call: ReadDetail | ReadResult, caller: Caller) -> str:
+        if isinstance(call, ReadDetail):
+            detail = await self._find_detail(call.name, caller)
+            about = f"{detail.name} ({detail.kind}, version {detail.version}, {_time(detail.updated_at)}"
+            return _part_of(detail.content, call, about, "detail", "from_character")
+        row = await self._messages.find_result(caller.owner_key, call.handle, sub_agent=caller.sub_agent)
+        if row is None:
+            raise CallRefusedError(f"handle: there is no result {call.handle!r}, or it was removed; {HANDLES}")
+        (result,) = messages_of([row])
+        moment = f", {_time(result.moment)}" if result.moment else ""
+        return _part_of(result.text, call, f"{result.tool_name or 'a tool'} ({call.handle}{moment}", "result", "from")
+
     async def _remember(self, call: Remember, caller: Caller) -> str:
         asked = await self._messages.run_input(caller.session[0], caller.run_id)
         said_in = (str(asked["id"]),) if asked and asked.get("id") else ()
@@ -333,17 +349,24 @@ def _names_of(known: list[Detail]) -> str:
     return f"there are: {names}" + (f", and {others} older ones" if others else "")
 
 
-def _part_of(detail: Detail, call: ReadDetail) -> str:
-    """The requested part of a detail, below a line with its name and where it goes on."""
-    text = detail.content[call.from_character :]
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _part_of(content: str, call: ReadDetail | ReadResult, about: str, kind: str, argument: str) -> str:
+    """The requested part of a text, below a line of what is told `about` it and where it goes on.
+
+    `argument` is the one that says where to begin.
+    """
+    text = content[call.from_character :]
     if call.from_character and not text:
-        raise CallRefusedError(f"from_character: the detail has {len(detail.content)} characters")
+        raise CallRefusedError(f"{argument}: the {kind} has {len(content)} characters")
     part = _cut(text, call.characters)
     end = call.from_character + len(part)
-    head = f"{detail.name} ({detail.kind}, version {detail.version}, {detail.updated_at:%Y-%m-%d %H:%M} UTC"
-    if len(part) < len(detail.content):
-        head += f", characters {call.from_character} to {end} of {len(detail.content)}"
-        head += f"; it goes on with from_character {end}" if end < len(detail.content) else "; this is the end"
+    head = about
+    if len(part) < len(content):
+        head += f", characters {call.from_character} to {end} of {len(content)}"
+        head += f"; it goes on with {argument} {end}" if end < len(content) else "; this is the end"
     return f"{head})\n\n{part}"
 
 

@@ -28,6 +28,7 @@ from nexus.core.models import AMBIGUOUS_ID, ANSWER_TOPICS, Message, Role, Topics
 from nexus.core.ports import Bus, Delivery, Row, Work
 from nexus.core.ports.store import Settled
 from nexus.core.wire import EnvelopeError, find_sender
+from nexus.services.history.condense import with_condensed
 from nexus.services.history.forms import left_out_of, native
 from nexus.services.history.rows import ROW_MAKERS, is_empty_answer, row_of
 from nexus.services.persistence import PersistenceService
@@ -304,6 +305,7 @@ class Dispatcher:
         except ValueError as error:
             fault = _Fault(str(error), DeadLetterCause.REFUSED, message.id)
             return _Read(lambda: fault, message.owner_key, message.run_id)
+        row = with_condensed(row, self._settings.condense_above) if row else None
         return _Read(partial(self._offer, delivery, message, row), message.owner_key, message.run_id)
 
     def _read_call(self, delivery: Delivery, arrived_at: float) -> _Read:

@@ -57,6 +57,8 @@ class RequestSettings:
     max_in_flight_per_owner: int = 32
     # When a call of a tool that nobody has announced gets an error result; None for never.
     unknown_tools_after_ms: int | None = None
+    # Results of more bytes are condensed where they are recorded; 0 for none.
+    condense_above: int = 0
     signing: Signing | None = None
 
     @property

@@ -274,8 +274,9 @@ class ToolCallService:
         if session_id is None:
             reason = f"run_id: of the run {run_id[:_ID_CHARS]!r} it is not known to which session it belongs; "
             return Outcome(reason + "ask for its context first, or name the session in metadata.session_id", done=False)
-        is_sub_agent = call.sub_agent is not None or (origin is not None and origin.sub_agent is not None)
-        return Caller(call.ids.owner_key, session_id, run_id, call.result_id, is_sub_agent=is_sub_agent)
+        of_run = origin.sub_agent if origin else None
+        sub_agent = of_run if call.sub_agent is None else call.sub_agent
+        return Caller(call.ids.owner_key, session_id, run_id, call.result_id, sub_agent)
 
     async def _conclude(self, call: ToolCallRequest, claim: Acquired, done: _Done) -> None:
         outcome = done.outcome

@@ -30,10 +30,11 @@ REMEMBER: Final = "remember"
 UPDATE_WORKING_MEMORY: Final = "update_working_memory"
 WRITE_MEMORY_DETAIL: Final = "write_memory_detail"
 READ_MEMORY_DETAIL: Final = "read_memory_detail"
+READ_TOOL_RESULT: Final = "read_tool_result"
 SEARCH_MEMORY: Final = "search_memory"
 
 # Tools that change nothing.
-READING_TOOLS: Final = frozenset({READ_MEMORY_DETAIL, SEARCH_MEMORY})
+READING_TOOLS: Final = frozenset({READ_MEMORY_DETAIL, READ_TOOL_RESULT, SEARCH_MEMORY})
 MEMORY_TOOLS: Final = READING_TOOLS | {
     COMPACT_HISTORY,
     PIN_CONSTRAINT,
@@ -43,9 +44,10 @@ MEMORY_TOOLS: Final = READING_TOOLS | {
 }
 
 _NAME_CHARS: Final = 64
+_HANDLE: Final = re.compile(r"result_[0-9a-f]{16}")
 # Messages that a search finds at most.
 MOST_FOUND, DEFAULT_FOUND = 50, 10
-# Of one part of a detail: a small window has room for several.
+# Of one part of a detail or a result: a small window has room for several.
 DEFAULT_CHARACTERS: Final = 8_000
 
 
@@ -83,6 +85,12 @@ class _Tool:
     required: tuple[str, ...]
 
 
+_PART: Final = _number_of(
+    "How much of it to show at once, at most. More takes more of the window.",
+    least=1_000,
+    most=65_536,
+    default=DEFAULT_CHARACTERS,
+)
 _TOOLS: Final[Mapping[str, _Tool]] = {
     COMPACT_HISTORY: _Tool(
         "Replace earlier messages of this conversation by a summary, to make room. Call it when a piece of work "
@@ -135,14 +143,21 @@ _TOOLS: Final[Mapping[str, _Tool]] = {
                 "character of a detail a phrase stands.",
                 default=0,
             ),
-            "characters": _number_of(
-                "How much of it to show at once, at most. More takes more of the window.",
-                least=1_000,
-                most=65_536,
-                default=DEFAULT_CHARACTERS,
-            ),
+            "characters": _PART,
         },
         required=("name",),
+    ),
+    READ_TOOL_RESULT: _Tool(
+        "Read more of a tool's result that is shown with a part left out: the text in its place names the handle, and "
+        "where to go on. Call it before you rely on what is not shown.",
+        {
+            "handle": _text_of("The handle as it is shown: result_ and 16 letters and digits.", _NAME_CHARS),
+            "from": _number_of(
+                "The character at which to begin. The answer says where a long result goes on.", default=0
+            ),
+            "characters": _PART,
+        },
+        required=("handle",),
     ),
     REMEMBER: _Tool(
         "Keep a fact about the person for all their sessions, such as where they live, what they like or who belongs "
@@ -254,6 +269,11 @@ _ALLOWED: Final = (
     "and '_'; no path"
 )
 
+HANDLES: Final = (
+    "one is result_ and 16 letters and digits, such as result_0123456789abcdef; the text that is shown in the place of "
+    "a long result names it"
+)
+
 _Given = Mapping[str, Any]
 _Word = TypeVar("_Word", Target, Strategy, Scope)
 
@@ -293,6 +313,15 @@ class ReadDetail:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Read at most so many characters of the large result with this handle, from a character on."""
+
+    handle: str
+    from_character: int = 0
+    characters: int = DEFAULT_CHARACTERS
+
+
+@dataclass(frozen=True, slots=True)
 class SearchMemory:
     """Find the query in what is remembered of the session or the owner, and up to `limit` messages near it."""
 
@@ -317,7 +346,9 @@ class Remember:
     sub_topic: str = ""
 
 
-MemoryCall = CompactHistory | PinConstraint | Remember | UpdateOverview | WriteDetail | ReadDetail | SearchMemory
+MemoryCall = (
+    CompactHistory | PinConstraint | Remember | UpdateOverview | WriteDetail | ReadDetail | ReadResult | SearchMemory
+)
 
 
 def read_call(name: str, given: Any, limits: MemoryLimits | None = None) -> MemoryCall:
@@ -342,6 +373,13 @@ def _read_part(arguments: _Given, _limits: MemoryLimits) -> MemoryCall:
         read_name(arguments.get("name")),
         _whole_number(arguments, "from_character", allowed),
         _whole_number(arguments, "characters", allowed),
+    )
+
+
+def _read_result(arguments: _Given, _limits: MemoryLimits) -> MemoryCall:
+    allowed = _TOOLS[READ_TOOL_RESULT].parameters
+    return ReadResult(
+        _handle(arguments), _whole_number(arguments, "from", allowed), _whole_number(arguments, "characters", allowed)
     )
 
 
@@ -378,6 +416,7 @@ _READERS: Final[Mapping[str, Callable[[_Given, MemoryLimits], MemoryCall]]] = {
     COMPACT_HISTORY: _read_compaction,
     PIN_CONSTRAINT: lambda arguments, _limits: PinConstraint(arguments),
     READ_MEMORY_DETAIL: _read_part,
+    READ_TOOL_RESULT: _read_result,
     REMEMBER: _read_fact,
     SEARCH_MEMORY: lambda arguments, _limits: read_search(arguments),
     UPDATE_WORKING_MEMORY: _read_overview,
@@ -425,6 +464,13 @@ def _text(arguments: Mapping[str, Any], where: str) -> str:
     if all(char in _BLANK or unicodedata.category(char) in _UNSEEN for char in value):
         raise ValueError(f"{where}: is empty; a text with something in it is needed")
     return value
+
+
+def _handle(arguments: Mapping[str, Any]) -> str:
+    handle = _text(arguments, "handle").strip()
+    if not _HANDLE.fullmatch(handle):
+        raise ValueError(f"handle: {_shown(handle)} is none; {HANDLES}")
+    return handle
 
 
 def _word(arguments: Mapping[str, Any], where: str, allowed: tuple[_Word, ...]) -> _Word:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -26,7 +27,7 @@ from nexus.core.ports.store import (
     MOST_CALLS,
     VALUE_LEFT_OUT,
 )
-from nexus.core.working_memory import WHOLE
+from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history.forms import native, success_of
 from nexus.services.history.transcript import transcript_of_rows
 from nexus.services.memory.search import texts_of
@@ -740,6 +741,54 @@ async def test_internal_rows_of_a_session(place: Place) -> None:
             assert ids(await store.session_messages("o", "s", limit=4, sub_agent=other)) == seen
         assert ids(await store.newest_messages("o", limit=9, excerpt_chars=100)) == seen
     assert with_internal[5]["metadata"] == INTERNAL
+
+
+LARGE = {"source": "tool_result", "tool_name": "look", "status": "success", "call_id": "c", "raw": "x" * 70_000}
+
+
+async def test_large_results(place: Place) -> None:
+    """Sessions and tails have them in short, without what was sent; by `_id`, in a run and by handle they are whole."""
+    about = {"condensed": "short ␀", "handle": "result_1"}
+    result = row(1, role="TOOL", content="🌧" * 100_000 + "end", metadata=LARGE | about)
+    inner = row(2, role="TOOL", content="inner", metadata=INTERNAL | {"condensed": "in short", "handle": "result_2"})
+    before = row(3, role="TOOL", content="x" * 9_000, metadata={"call_id": "c3"})
+    odd = row(4, role="TOOL", content="odd", metadata={"condensed": ["no", "text"], "handle": {"$gt": ""}})
+    foreign = row(5, owner_key="p", role="TOOL", content="foreign", metadata=about | {"condensed": "p's"})
+    place.plant("messages", [result, inner, before, odd, foreign])
+    async with place.open() as store:
+        tail = partial(store.tail_messages, "o", "s", limit=9, oldest_first=True)
+        for rows in (
+            (await store.session_messages("o", "s", limit=9))[::-1],
+            await tail(WHOLE),
+            await tail(Tail("00000001")),
+            await tail(Tail("00000001", frozenset(f"{n:024x}" for n in range(30)))),
+        ):
+            assert [each["content"] for each in rows] == ["short ␀", "x" * 9_000, "odd"]
+            shown = rows[0]["metadata"]
+            assert shown.items() >= {"handle": "result_1", "call_id": "c", "status": "success"}.items()
+            assert not {"raw", "condensed"} & {*shown}
+            assert rows[1]["metadata"] == before["metadata"]
+        own = await tail(Tail("00000001"), sub_agent="reviewer")
+        assert own[1]["content"] == "in short"
+        assert own[1]["metadata"] == INTERNAL | {"handle": "result_2"}
+
+        (by_id,) = await store.messages_of_ids("o", [rows[0]["_id"]])
+        (of_run,) = await store.run_messages("o", "r1", limit=5)
+        assert by_id["content"] == of_run["content"] == "🌧" * 32_768 + LEFT_OUT.format(34_467) + "🌧" * 32_765 + "end"
+
+        whole = await store.find_result("o", "result_1")
+        assert whole
+        assert whole["content"] == result["content"]
+        assert whole["_id"] == rows[0]["_id"]
+        assert (await store.find_result("p", "result_1") or {})["content"] == "foreign"
+        assert await store.find_result("q", "result_1") is None
+        assert [await store.find_result("o", "result_2", sub_agent=each) for each in (None, "writer")] == [None, None]
+        assert (await store.find_result("o", "result_2", sub_agent="reviewer") or {})["content"] == "inner"
+
+        asked = ["result_1", "result_2", "result_3", "$ne"]
+        assert await store.condensed_results("o", asked) == {"result_1": "short ␀", "result_2": "in short"}
+        assert await store.condensed_results("p", asked) == {"result_1": "p's"}
+        assert await store.condensed_results("o", []) == {}
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ class FakeStore:
         self._ask("session_messages")
         of_session = [row for row in self._of(owner_key) if is_of_session(row, session_id)]
         seen = [row for row in of_session if _is_seen_by(sub_agent, row)]
-        return [_excerpt(row, None) for row in seen[skip : skip + limit]]
+        return [_shown(row) for row in seen[skip : skip + limit]]
 
     async def tail_messages(
         self,
@@ -203,7 +203,7 @@ class FakeStore:
             and (_is_seen_by(sub_agent, row) if _is_internal(row) else tail.includes(row["_id"]))
         ]
         found.sort(key=lambda row: (is_object_id(row["_id"]), row["_id"]), reverse=not oldest_first)
-        return [_excerpt(row, None) for row in found[skip : skip + limit]]
+        return [_shown(row) for row in found[skip : skip + limit]]
 
     async def messages_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
         """The rows with these `_id`s, in any order."""
@@ -242,6 +242,18 @@ class FakeStore:
         self._ask("run_messages")
         of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id]
         return [_excerpt(row, excerpt_chars) for row in of_run[skip : skip + limit]]
+
+    async def condensed_results(self, owner_key: str, handles: Sequence[str]) -> dict[str, str]:
+        """By handle, the texts that contexts show of these large results."""
+        self._ask("condensed_results")
+        known = [row["metadata"] for row in self._of(owner_key) if isinstance(row.get("metadata"), dict)]
+        return {each["handle"]: each["condensed"] for each in known if each.get("handle") in handles}
+
+    async def find_result(self, owner_key: str, handle: str, *, sub_agent: str | None = None) -> Row | None:
+        """The row of the large result with this handle, whole."""
+        self._ask("find_result")
+        seen = [row for row in self._of(owner_key) if _is_seen_by(sub_agent, row)]
+        return next((dict(row) for row in seen if (row.get("metadata") or {}).get("handle") == handle), None)
 
     async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:
         """Up to `limit` sessions that have rows, the one with the latest row first."""
@@ -370,6 +382,15 @@ def _is_seen_by(sub_agent: str | None, row: Row) -> bool:
     if not _is_internal(row):
         return True
     return sub_agent is not None and row["metadata"].get("agent_id") in (None, "", sub_agent)
+
+
+def _shown(row: Row) -> Row:
+    """A row as contexts show it."""
+    metadata, read = row.get("metadata"), _excerpt(row, None)
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("condensed"), str):
+        return read
+    kept = {name: value for name, value in metadata.items() if name not in {"condensed", "raw"}}
+    return {**read, "content": metadata["condensed"], "metadata": kept}
 
 
 def _excerpt(row: Row, chars: int | None) -> Row:

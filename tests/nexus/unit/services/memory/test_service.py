@@ -218,6 +218,7 @@ async def test_a_sub_agent(name: str) -> None:
     """It may look, and is told clearly that it may not write."""
     args = {
         "read_memory_detail": {"name": "x"},
+        "read_tool_result": {"handle": "result_0123456789abcdef"},
         "search_memory": {"query": "x"},
         "compact_history": {"target": "all", "strategy": "summarize"},
         "pin_constraint": {"text": "x"},
@@ -226,7 +227,7 @@ async def test_a_sub_agent(name: str) -> None:
         "write_memory_detail": {"name": "x", "content": "x"},
     }[name]
     store = FakeStore()
-    outcome = await memory_on(store).run(name, args, replace(CALLER, is_sub_agent=True))
+    outcome = await memory_on(store).run(name, args, replace(CALLER, sub_agent="researcher"))
     assert ("is the main agent's" in outcome.text) == (name not in READING_TOOLS)
     assert not any(store.memory.rows.values())
 
