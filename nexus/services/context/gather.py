@@ -2,7 +2,8 @@
 
 - All reads run at once, under one deadline, and each catches its own errors. A part that was not read in time is
   missing, which the answer says in `degraded`; it is never taken for empty.
-- A read on which another depends (the working memory, the profile) gets half of the time.
+- A read on which another depends (the working memory, the profile), or that may stand beside such a one (the
+  constraints), gets half of the time.
 - Recording runs beside the reads. An answer waits for it briefly.
 """
 
@@ -183,13 +184,13 @@ class Sources:
     constraints: ConstraintSource | None
     metrics: Metrics
 
-    def stored_constraints(self, build: Build, deadline: float) -> dict[Part, "Read"]:
+    def stored_constraints(self, build: Build) -> dict[Part, "Read"]:
         """The read of the constraints that are stored for the run; nothing where none are kept."""
         if self.constraints is None:
             return {}
         request = build.request
         call = partial(self.constraints.constraints, request.owner_key, request.session_id, request.run_id)
-        return {Part.CONSTRAINTS: Read(call, deadline)}
+        return {Part.CONSTRAINTS: Read(call, first_deadline(build))}
 
     def beginning(self, build: Build, parse: Callable[[bytes], _Beginning], since: str = "") -> "Read":
         """The read of what the first build of the run kept of its beginning, see `prefix_key`; None for nothing."""
@@ -283,7 +284,7 @@ async def read_beginning(
 ) -> tuple[_Beginning | None, Sequence[Constraint] | None]:
     """What the first build of the run kept, and the stored constraints; None for each that could not be read."""
     reads: dict[str, Read] = {BEGINNING: sources.beginning(build, parse)}
-    constraints = sources.stored_constraints(build, first_deadline(build))
+    constraints = sources.stored_constraints(build)
     found = await sources.read_all(reads | constraints)
     return found.get(BEGINNING), found.get(Part.CONSTRAINTS) if constraints else ()
 
@@ -310,7 +311,7 @@ async def gather_dialogue(sources: Sources, build: Build, begun_with: Sequence[C
         return Read(call, build.read_until)
 
     first_size, _ = read_history_size(request.user_profile, settings.history_size)
-    reads = {Part.HISTORY: history(first_size), **sources.stored_constraints(build, build.read_until)}
+    reads = {Part.HISTORY: history(first_size), **sources.stored_constraints(build)}
     if sources.facts:
         reads[Part.FACTS] = Read(partial(sources.facts.facts, request.owner_key), build.read_until)
     if request.user_profile is None:

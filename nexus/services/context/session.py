@@ -131,7 +131,7 @@ async def gather_session(
         continued=request.continuation,
         outbox_waiting=build.outbox_waiting,
     )
-    reads = {Part.HISTORY: Read(history, build.read_until), **sources.stored_constraints(build, build.read_until)}
+    reads = {Part.HISTORY: Read(history, build.read_until), **sources.stored_constraints(build)}
     if sources.states and not is_all_given(request.agent, request.state):
         call = partial(sources.states.get, request.owner_key, request.session_id)
         reads[Part.STATE] = Read(call, build.read_until)
