@@ -133,7 +133,7 @@ async def test_a_model_that_lies(
         hostile = Session(requester, "hostile")
         for number in range(len(LIES)):
             await hostile.run(SUN, f"lie_{number}", {"sun": CLAIM}, CLAIM)
-            await turns.all_are(is_read, number + 1, "hostile")
+        await turns.all_are(is_read, len(LIES), "hostile")
         assert statements_in(mongo_janitor, database_name) == []
         asked = asked_for_facts(server)
         # Two replies were no list of facts: the model was told so, and asked again.
