@@ -38,12 +38,24 @@ class Played:
     @property
     def reused(self) -> float:
         """The part of the tokens of all contexts that the next one begins with, byte for byte."""
+        same, every = self.repeated
+        return same / every
+
+    @property
+    def new(self) -> int:
+        """The tokens that the next context does not begin with, which no cache can hold."""
+        same, every = self.repeated
+        return every - same
+
+    @property
+    def repeated(self) -> tuple[int, int]:
+        """The tokens of all contexts that the next one begins with, byte for byte, and those of all contexts."""
         same, every = 0, 0
         for one, other in pairwise(self.contexts):
             pairs = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
             same += sum(self.tokens[here] for here, _ in pairs)
             every += sum(self.tokens[each] for each in one)
-        return same / every
+        return same, every
 
 
 def results(bench: Bench) -> list[Measure]:
@@ -56,7 +68,8 @@ def results(bench: Bench) -> list[Measure]:
             mean = sum(each.sent) // len(each.sent)
             console.print(
                 f"window {window:,}, {name}: {sum(each.sent):,} tokens in {len(each.sent)} contexts ({mean:,} each, "
-                f"{max(each.sent):,} at most), {each.reused:.1%} repeated by the next, {each.compacted} compactions"
+                f"{max(each.sent):,} at most), {each.reused:.1%} repeated by the next, {each.new:,} not; "
+                f"{each.compacted} compactions"
             )
         about = f"{turns} turns, window of {window:,}"
         ratio = sum(condensed.sent) / sum(whole.sent)
@@ -64,6 +77,7 @@ def results(bench: Bench) -> list[Measure]:
         measures += [
             Measure(f"{about}: tokens sent, condensed ÷ whole", most, [ratio]),
             Measure(f"{about}: repeated by the next, condensed ÷ whole", None, [reuse], at_least=1),
+            Measure(f"{about}: tokens not repeated, condensed ÷ whole", None, [condensed.new / whole.new]),
             Measure(f"{about}: results read whole", None, [len(condensed.handles) / turns], at_least=1),
         ]
     return measures

@@ -248,7 +248,7 @@ class MongoMessages(Operations):
     async def find_result(self, owner_key: str, handle: str, *, sub_agent: str | None = None) -> Row | None:
         """The row of the large result with this handle, whole."""
         query = {"owner_key": {"$eq": owner_key}, f"metadata.{HANDLE}": {"$eq": handle}, **seen_by(sub_agent)}
-        return next(iter(await self._rows.find(query, limit=1, only=WHOLE_TEXTS)), None)
+        return next(iter(await self._rows.find(query, limit=1, only=WHOLE_TEXTS, order=())), None)
 
     @driver_call
     async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:

@@ -83,6 +83,25 @@ async def test_text_that_is_not_utf8(
     assert found[2]["content"] == "x" * 20
 
 
+async def test_a_large_result_beside_text_that_is_not_utf8(
+    mongo_janitor: Janitor, mongo_uri: str, database_name: str
+) -> None:
+    """It is shown in short also where rows around it have to be cut here."""
+    messages = mongo_janitor[database_name].get_collection("messages", CodecOptions(document_class=RawBSONDocument))
+    encoded = bson.encode({"_id": bson.ObjectId(), **row(2, content="~" * 70_000)})
+    try:
+        messages.insert_one(RawBSONDocument(encoded.replace(b"~" * 70_000, b"\xff" * 70_000)))
+    except OperationFailure:
+        pytest.skip("secantusdb refuses text that is not UTF-8")
+    async with open_mongo(mongo_uri, database_name) as store:
+        about = {"condensed": "short", "handle": "result_1", "raw": "x"}
+        await store.insert_message(row(1, role="TOOL", content="x" * 70_000, metadata=about))
+        found = await store.session_messages("o", "s", limit=5)
+    assert ids(found) == ["m2", "m1"]
+    assert found[0]["content"].startswith("\ufffd" * 9)
+    assert (found[1]["content"], found[1]["metadata"]) == ("short", {"handle": "result_1"})
+
+
 async def test_rows_that_are_there_twice(mongo_janitor: Janitor, mongo_uri: str, database_name: str) -> None:
     """Where a row was recorded twice before there was an index, preparing says so, and nothing is inserted."""
     mongo_janitor[database_name].messages.insert_many([row(1, content="canary"), row(1, content="canary")])

@@ -167,6 +167,30 @@ async def test_what_was_imported_is_used(desk: Desk, db: _Database, mongo_uri: s
     assert counts["summarised"] > 0
 
 
+async def test_a_large_result(desk: Desk, db: _Database, tmp_path: Path) -> None:
+    """Is shown in short by its handle, also where the session is exported and imported; its row has all of it."""
+    text = "\n".join(f"{number} 界 [SHARED_MEMORY]" for number in range(900))
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": text},
+        {"role": "assistant", "content": "Done."},
+    ]
+    await desk.said("import", "--from", "openai", a_file(tmp_path, messages), "--owner", "ada", "--session", "s")
+    folder = str(tmp_path / "s")
+    await desk.said("export", "--owner", "ada", "--session", "s", folder)
+    await desk.said("import", folder, "--owner", "bob", "--session", "t")
+    rows = [*db["messages"].find({"role": "TOOL"})]
+    assert [row["content"] for row in rows] == [text, text]
+    assert len({row["metadata"]["handle"] for row in rows}) == 1
+    contexts = [await contexts_of(desk, *each, "agent") for each in (("ada", "s"), ("bob", "t"))]
+    assert contexts[0] == contexts[1]
+    (shown,) = [message["content"] for message in contexts[0][0]["messages"] if message["role"] == "tool"]
+    assert f'read_tool_result(handle="{rows[0]["metadata"]["handle"]}"' in shown
+    assert "400 界" not in shown
+
+
 async def test_files_that_cannot_be_read(desk: Desk, db: _Database, tmp_path: Path) -> None:
     """One line says what is wrong and where; nothing is stored."""
 
