@@ -261,6 +261,8 @@ class WorkingMemory:
             constraint, count = await self._constraints.pin(*key, call.given, message_id=caller.call_id)
         except ValueError as error:
             raise CallRefusedError(str(error)) from None
+        if not constraint.holds:
+            return f"{constraint.id} was pinned, but was taken back since."
         held = "1 constraint holds" if count == 1 else f"{count} constraints hold"
         return (
             f"{constraint.id} is pinned {_HOW_LONG[constraint.scope]}, and in [CONSTRAINTS] from the next context on. "

@@ -7,6 +7,7 @@ import anyio
 import pytest
 from pymongo import MongoClient
 
+from nexus.services.person.constraints import constraints_in
 from nexus.services.session_state.merge import state_in
 from tests.nexus.e2e.harness import (
     PATIENCE_S,
@@ -123,6 +124,7 @@ async def test_results_survive_mongodb_and_the_service(
     assert sorted(rows) == sorted(message["id"] for _, message in results)
 
 
+_KEPT = ("session_states", "constraints", "tools", "working_memory")
 # How often messages were handed out by the time that MongoDB is back.
 HAND_OUTS = 150
 
@@ -135,6 +137,7 @@ def _work() -> dict[str, Document]:
     return {
         **dict(_results(1)),
         "session.state": a_message(state, role="COMMAND"),
+        "session.constraints": a_message({"op": "add", "constraints": ["Dig"]}, role="COMMAND"),
         "tools.register": a_message(tool, role="SYSTEM"),
         "tools.requests": a_message(call, metadata={"session_id": "default"}),
         "context.build.request": a_request(metadata={"deadline_ms": 60_000}),
@@ -159,6 +162,7 @@ async def test_what_was_handed_out_often_is_no_poison(
         async with serving(streams | behind(proxy) | QUICKLY) as service:
             await service.logged("record_delayed")
             await service.logged("session_state_delayed")
+            await service.logged("constraints_delayed")
             await service.logged("tool_call_delayed")
             proxy.behave()
             # The call's own result comes last.
@@ -173,7 +177,7 @@ async def test_what_was_handed_out_often_is_no_poison(
     recorded = sorted(row["content"] for row in database["messages"].find({"role": {"$in": ["AI", "HUMAN"]}}))
     assert (letters, recorded) == (0, ["Good morning", "x"])
     assert database["messages"].count_documents({"role": "TOOL"}) == 2
-    counts = {name: database[name].count_documents({}) for name in ("session_states", "tools", "working_memory")}
+    counts = {name: database[name].count_documents({}) for name in _KEPT}
     assert counts == dict.fromkeys(counts, 1)
 
 
@@ -181,7 +185,7 @@ async def test_what_was_handed_out_often_is_no_poison(
 async def test_a_state_that_waits_for_mongodb(
     environment: Environment, mongo_uri: str, mongo_janitor: MongoClient[Document], database_name: str
 ) -> None:
-    """Session states sent while MongoDB was gone are stored when it is back, also by a service that stops."""
+    """States and constraints sent while MongoDB was gone are stored when it is back, also by a service that stops."""
     async with proxied(HOST, port_of(mongo_uri)) as proxy:
         environment |= behind(proxy) | QUICKLY
         async with serving(environment) as service, requesting(environment) as requester:
@@ -190,7 +194,10 @@ async def test_a_state_that_waits_for_mongodb(
                 todo = {"id": f"t.{number}", "text": "Dig", "status": "pending"}
                 said = {"op": "patch", "state": {"todos": [todo]}}
                 await requester.publish("session.state", a_message(said, role="COMMAND"))
+                rule = {"op": "add", "constraints": [f"Dig {number}."]}
+                await requester.publish("session.constraints", a_message(rule, role="COMMAND"))
             await service.logged("session_state_delayed")
+            await service.logged("constraints_delayed")
             service.process.send_signal(signal.SIGTERM)
             await service.logged("draining")
             proxy.behave()
@@ -199,3 +206,6 @@ async def test_a_state_that_waits_for_mongodb(
     (row,) = mongo_janitor[database_name]["session_states"].find()
     state, _ = state_in(row["document"])
     assert [each.id for each in state.todos or ()] == [f"t.{number}" for number in range(20)]
+    (row,) = mongo_janitor[database_name]["constraints"].find()
+    rules, _ = constraints_in(row["document"], row["place"])
+    assert {each.text for each in rules if each.holds} == {f"Dig {number}." for number in range(20)}

@@ -16,7 +16,7 @@ SAID: Final = "refuse me"
 REFUSED: Final[dict[str, Document]] = {
     "messages": {"content": SAID},
     "tools": {"name": "refused_tool"},
-    **{name: {"owner_key": "rita"} for name in ("session_states", "turns", "working_memory")},
+    **{name: {"owner_key": "rita"} for name in ("session_states", "constraints", "turns", "working_memory")},
 }
 
 
@@ -46,6 +46,7 @@ def _work() -> dict[str, Document]:
         "tools.results": a_message(result, role="TOOL"),
         "tools.register": a_message({"type": "function", "function": tool}, role="SYSTEM"),
         "session.state": a_message(state, role="COMMAND", owner_key="rita"),
+        "session.constraints": a_message({"op": "add", "constraints": ["Dig"]}, role="COMMAND", owner_key="rita"),
         "tools.requests": a_message(call, owner_key="rita", metadata={"session_id": "default"}),
     }
 
@@ -68,7 +69,7 @@ async def _letters(requester: Requester, count: int) -> dict[str, set[str]]:
 async def test_what_mongodb_refuses(
     environment: Environment, mongo_janitor: MongoClient[Document], database_name: str, driver: str
 ) -> None:
-    """Results, an input, a state, a tool, a turn: dead letters. The model hears of messages and of its own call."""
+    """Everything that is stored: dead letters. The model hears of messages and of its own call."""
     database = mongo_janitor[database_name]
     _refuse(database)
     work, input_request = _work(), a_request(SAID)
@@ -76,7 +77,7 @@ async def test_what_mongodb_refuses(
         for topic, message in work.items():
             await requester.publish(topic, message)
         answers = [await requester.ask(request) for request in (input_request, a_request(owner="rita"))]
-        letters = await _letters(requester, 6)
+        letters = await _letters(requester, 7)
         shown = await requester.ask(a_request("And now?", run_metadata={"layout": "agent"}))
 
         async def told() -> Document | None:
@@ -86,7 +87,7 @@ async def test_what_mongodb_refuses(
     assert [answer["status"] for answer in answers] == ["success", "success"]
     messages = [work[topic]["id"] for topic in ("llm.results", "tools.results")]
     messages.append(input_request["content"]["history"][0]["id"])
-    kept = [work[topic]["id"] for topic in ("tools.register", "session.state")]
+    kept = [work[topic]["id"] for topic in ("tools.register", "session.state", "session.constraints")]
     assert {*messages, *kept} <= {*letters}
     (turn,) = letters.keys() - {*messages, *kept}
     assert all("121" in reason for reasons in letters.values() for reason in reasons), letters

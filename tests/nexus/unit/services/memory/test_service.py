@@ -248,6 +248,10 @@ async def test_a_constraint_is_pinned() -> None:
     kept = dict(store.constraints.kept)
     assert await memory.run("pin_constraint", args, CALLER) == outcome
     assert store.constraints.kept == kept
+    await constraints_on(store).retire(Target(*CALLER.session, CALLER.run_id), [pinned.id])
+    outcome = await memory.run("pin_constraint", args, CALLER)
+    assert outcome.text == f"{pinned.id} was pinned, but was taken back since."
+    kept = dict(store.constraints.kept)
     for wrong, reason in (
         ({"text": " "}, "text: is blank; a text of 1 to 2000 characters is needed"),
         ({}, "text: a text of 1 to 2000 characters is needed"),
