@@ -93,6 +93,7 @@ from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.rows import chars_of, invalid_request
 from nexus.services.history.transcript import Admitted, Window, faults
 from nexus.services.persistence import PersistenceService
+from nexus.services.text.tokens import too_many_tokens
 from nexus.services.tools.registry import ToolRegistry
 
 __all__ = ["BuilderSettings", "Built", "ContextBuilder"]
@@ -526,10 +527,8 @@ def _check_input(build: Build) -> None:
     Raises:
         RequestError: INVALID_REQUEST for too many constraints; PAYLOAD_TOO_LARGE as `Budget.check_input`.
     """
-    request, measure = build.request, build.budget.measure
-    shown = constraints_text(request.constraints)
-    taken = measure.counter.count(shown) if measure and shown else 0
-    if taken > (most := build.settings.constraint_tokens):
+    request, measure, most = build.request, build.budget.measure, build.settings.constraint_tokens
+    if measure and (taken := too_many_tokens(measure.counter, constraints_text(request.constraints), most)):
         reason = f"run.metadata.constraints: they take {taken} tokens, at most {most} are allowed for those of a run"
         raise invalid_request(reason)
     match request.layout:

@@ -33,7 +33,7 @@ from nexus.core.wire import explain
 from nexus.services.history.rows import read_session_id
 from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.text.escape import canonical
-from nexus.services.text.tokens import ByteBound
+from nexus.services.text.tokens import too_many_tokens
 
 _log = structlog.get_logger(__name__)
 
@@ -514,11 +514,7 @@ class Constraints:
         await merge(self._store, owner_key, *changes, check=self._check)
 
     def _check(self, scope: str, in_force: Sequence[Constraint]) -> None:
-        text = self._render(in_force)
-        # Few are surely short enough, so that no vocabulary is read for them.
-        if ByteBound(self._counter).count(text) <= self.most_tokens:
-            return
-        if (tokens := self._counter.count(text)) > self.most_tokens:
+        if tokens := too_many_tokens(self._counter, self._render(in_force), self.most_tokens):
             raise ValueError(
                 f"constraints of scope {scope}: they would take {tokens} tokens, at most {self.most_tokens} are "
                 "allowed; take some back first"

@@ -119,6 +119,14 @@ class ByteBound:
         return len(text.encode("utf-8", "surrogatepass")) * self.most_per_byte
 
 
+def too_many_tokens(counter: TokenCounter, text: str, most: int) -> int:
+    """The tokens of a text that has more than `most`; else 0. For a short one no vocabulary is read."""
+    if ByteBound(counter).count(text) <= most:
+        return 0
+    tokens = counter.count(text)
+    return tokens if tokens > most else 0
+
+
 def _as_text(value: Any) -> str:
     """A text as it is, `""` for None, and anything else as compact JSON."""
     if isinstance(value, str):
