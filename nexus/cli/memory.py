@@ -13,10 +13,12 @@ from nexus.cli.terminal import (
     Json,
     Owner,
     Session,
+    counted,
     facts,
     indented,
     newest,
     print_result,
+    printable,
     require_session,
     run_on_store,
     session_named,
@@ -27,10 +29,12 @@ from nexus.cli.terminal import (
 )
 from nexus.core.errors import NexusError
 from nexus.core.models import utc_now
+from nexus.core.person import Fact
 from nexus.core.ports import MemoryStore, Row, Store
 from nexus.core.ports.store import LARGEST
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.memory.documents import TEMPLATE, Audit, audit
+from nexus.services.person.facts import Facts, unsupported
 from nexus.services.transfer.folder import explained
 
 app = typer.Typer(
@@ -49,6 +53,11 @@ _AUDIT: Final = {
     "REMOVED BY RETENTION": "removed",
     "LOST": "lost",
     "TWICE": "twice",
+}
+_UNFOUNDED: Final[Columns] = {
+    "TOPIC": lambda fact: " / ".join(filter(None, (fact.topic, fact.sub_topic))),
+    "EVIDENCE": lambda fact: " ".join(fact.evidence),
+    "VALUE": "value",
 }
 _DETAILS: Final = {"NAME": "name", "KIND": "kind", "VERSION": "version", "BYTES": "bytes", "TIME (UTC)": "updated_at"}
 _REVISIONS: Final[Columns] = {
@@ -182,19 +191,25 @@ def check(owner: Owner, session: Session = "default", as_json: Json = False, con
 
     Removed by retention are those that the settings let go, as long as the compaction or turn is there whose summary
     stands for them. Messages that are a sub-agent's own business do not count. Exit 1 when one is lost, or there twice.
+    Facts of the owner whose evidence is not there any more are named; retention may have let it go.
     """
     settings = session_settings(config, owner, session)
 
-    async def read(store: Store) -> Audit:
+    async def read(store: Store) -> tuple[Audit, list[Fact]]:
         await require_session(store, owner, session)
-        return await audit(store.memory, store.turns, store, owner, session)
+        lacking = await unsupported(store, owner, await Facts(store.facts).facts(owner))
+        return await audit(store.memory, store.turns, store, owner, session), lacking
 
-    found = run_on_store(settings.database, read)
+    found, unfounded = run_on_store(settings.database, read)
     if as_json:
         counts = {name: getattr(found, name) for name in _AUDIT.values()}
-        print_result({"owner_key": owner, "session_id": session, **counts})
+        without = [each.model_dump(mode="json") for each in unfounded]
+        print_result({"owner_key": owner, "session_id": session, **counts, "facts_without_evidence": without})
     else:
         print_result([session_named(owner, session), *table(_AUDIT, [found])])
+        if unfounded:
+            head = f"{counted(len(unfounded), 'fact')} of {printable(owner)} without a recorded message as evidence:"
+            print_result([head, *table(_UNFOUNDED, unfounded, margin=2)])
     if not found.is_right:
         raise typer.Exit(1)
 

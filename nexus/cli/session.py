@@ -68,6 +68,7 @@ _NOUNS: Final = {
     files.COMPACTIONS: "compaction",
     files.STATE: "state",
     files.CONSTRAINTS: "constraint",
+    files.FACTS: "statement",
 }
 
 

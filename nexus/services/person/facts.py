@@ -44,7 +44,7 @@ from nexus.core.person import (
     FactSource,
     Statement,
 )
-from nexus.core.ports import FactStore
+from nexus.core.ports import FactStore, MessageStore
 from nexus.core.ports.store import Settled
 from nexus.services.history.rows import read_session_id
 from nexus.services.session_queue import Key, SessionQueue
@@ -55,6 +55,8 @@ _log = structlog.get_logger(__name__)
 MOST_STATEMENTS: Final = 5_000
 # Replicas that write at once may go beyond the limit by what each of them holds.
 _MOST_READ: Final = 2 * MOST_STATEMENTS
+# Messages that are looked up at once.
+_LOOKED_UP: Final = 1_000
 # As precisely as stores keep a time.
 _LEAST: Final = timedelta(milliseconds=1)
 _SESSIONS_NEEDED: Final = 2
@@ -371,6 +373,10 @@ class Facts:
         rows = await self._store.statements(owner_key, limit=_MOST_READ)
         return await computed(owner_key, len(rows) * _STATEMENT_CHARS, lambda: facts_of(read_rows(rows, owner_key)))
 
+    async def statements(self, owner_key: str) -> list[Statement]:
+        """Every stored statement of the owner, the latest first. Raises as `facts`."""
+        return read_rows(await self._store.statements(owner_key, limit=_MOST_READ), owner_key)
+
     async def add(self, owner_key: str, statements: Sequence[Statement]) -> None:
         """Keep statements of an owner, each once.
 
@@ -451,6 +457,16 @@ class Facts:
 
     def _delayed(self, reason: str) -> None:
         _log.warning("facts_delayed", reason=reason, pending=self.pending.count)
+
+
+async def unsupported(messages: MessageStore, owner_key: str, facts: Iterable[Fact]) -> list[Fact]:
+    """Of these facts those that hold and name evidence, of which no message of the owner is there any more."""
+    holding = [each for each in facts if each.holds and each.evidence]
+    named = [*dict.fromkeys(id_ for each in holding for id_ in each.evidence)]
+    there = set[str]()
+    for start in range(0, len(named), _LOOKED_UP):
+        there |= await messages.recorded_ids(owner_key, named[start : start + _LOOKED_UP])
+    return [each for each in holding if there.isdisjoint(each.evidence)]
 
 
 def read_rows(rows: Iterable[Row], owner_key: str) -> list[Statement]:

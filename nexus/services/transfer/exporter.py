@@ -1,4 +1,4 @@
-"""Export of a session with all that its next context is made of, the owner's constraints included (contract §7).
+"""Export of a session with all that its next context is made of, its owner's constraints and facts too (contract §7).
 
 Compactions are read before messages, so that none of the export names a message that was recorded later. The header is
 written last, when the counts are known.
@@ -18,6 +18,7 @@ from nexus.core.ports.store import LARGEST, TransferableStore
 from nexus.core.turns import Turn
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.person.constraints import Target, known_in
+from nexus.services.person.facts import Facts
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.folder import Header, NewFolder, json_line, json_of_model
 
@@ -49,6 +50,7 @@ async def export_session(
     }
     has_state = await _write_state(store, key, folder)
     counts["constraints"] = await _put_all(folder, files.CONSTRAINTS, _constraints(store, key))
+    counts["facts"] = await _put_all(folder, files.FACTS, _facts(store, owner_key))
     counts["turns"] = await _put_all(folder, files.TURNS, _turns(store, key, unreadable))
     counts["messages"] = await _put_all(folder, files.MESSAGES, _messages(store, key, advance))
     header = Header(
@@ -60,7 +62,8 @@ async def export_session(
         has_state=has_state,
         **counts,
     )
-    if not any(header.counts.values()):
+    # Facts are the owner's, whether there is such a session or not.
+    if not any(count for file, count in header.counts.items() if file != files.FACTS):
         raise NexusError("there is nothing of it")
     folder.write(files.HEADER, f"{json_line(header.model_dump(mode='json'))}\n")
     return header, unreadable
@@ -133,6 +136,11 @@ async def _constraints(store: TransferableStore, key: tuple[str, str]) -> AsyncI
     for constraint in await known_in(store.constraints, Target(*key, "")):
         if constraint.holds:
             yield constraint.model_dump(mode="json")
+
+
+async def _facts(store: TransferableStore, owner_key: str) -> AsyncIterator[Row]:
+    for said in await Facts(store.facts).statements(owner_key):
+        yield said.model_dump(mode="json")
 
 
 async def _write_state(store: TransferableStore, key: tuple[str, str], folder: NewFolder) -> bool:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from nexus.core.models import Identifier, Moment
-from nexus.core.person import Constraint
+from nexus.core.person import Constraint, Statement
 from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
 from nexus.core.signing import parsed
@@ -37,6 +37,7 @@ TURNS: Final = "turns.jsonl"
 COMPACTIONS: Final = "compactions.jsonl"
 STATE: Final = "state.json"
 CONSTRAINTS: Final = "constraints.jsonl"
+FACTS: Final = "facts.jsonl"
 MEMORY_FOLDER: Final = "working-memory"
 OVERVIEW: Final = f"{MEMORY_FOLDER}/overview.md"
 REVISIONS: Final = f"{MEMORY_FOLDER}/revisions.jsonl"
@@ -44,7 +45,7 @@ DETAILS: Final = f"{MEMORY_FOLDER}/details.jsonl"
 DETAIL_FOLDER: Final = f"{MEMORY_FOLDER}/detail"
 SUFFIX: Final = ".md"
 # Names in the folder itself.
-TOP: Final = frozenset({HEADER, MESSAGES, TURNS, COMPACTIONS, STATE, CONSTRAINTS, MEMORY_FOLDER})
+TOP: Final = frozenset({HEADER, MESSAGES, TURNS, COMPACTIONS, STATE, CONSTRAINTS, FACTS, MEMORY_FOLDER})
 
 # As deep as MongoDB keeps a document; in JSON each object of it may stand in another one.
 _MOST_DEPTH: Final = 100
@@ -103,6 +104,7 @@ class Header(BaseModel):
     details: int = _Count
     has_state: bool = False
     constraints: int = Field(default=0, ge=0)
+    facts: int = Field(default=0, ge=0)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -115,6 +117,7 @@ class Header(BaseModel):
             DETAILS: self.details,
             STATE: int(self.has_state),
             CONSTRAINTS: self.constraints,
+            FACTS: self.facts,
         }
 
 
@@ -241,6 +244,14 @@ def constraints_in(folder: Folder, target: Target) -> Iterator[tuple[str, Constr
             yield place, moved(constraint, target)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from None
+
+
+def facts_in(folder: Folder, header: Header, owner_key: str, session_id: str) -> Iterator[tuple[str, Statement]]:
+    """The statements of an export behind their places, as those of another owner and session."""
+    for place, value in _objects(folder, FACTS):
+        said = _model(place, value, Statement)
+        of_session = {"session_id": session_id} if said.session_id == header.session_id else {}
+        yield place, said.model_copy(update={"owner_key": owner_key, **of_session})
 
 
 def explained(error: ValidationError) -> str:

@@ -25,12 +25,13 @@ from pydantic_core import PydanticSerializationError
 
 from nexus.core.errors import NexusError, StoreRejectedError
 from nexus.core.models import SECOND, is_object_id
-from nexus.core.person import Constraint
+from nexus.core.person import Constraint, Statement
 from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
 from nexus.core.turns import Turn, TurnStatus
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.person.constraints import MOST_IN_FORCE, Target, known_in, merge, setting
+from nexus.services.person.facts import MOST_STATEMENTS, Facts
 from nexus.services.transfer import folder as files
 
 _PAGE: Final = 50
@@ -196,9 +197,37 @@ class _Constraints:
         return len(documents)
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What was said of the owner, each once; whatever else was said stays beside it."""
+
+    folder: files.Folder
+    store: TransferableStore
+    header: files.Header
+    session: _Session
+    file: str = files.FACTS
+
+    def items(self) -> Iterator[_Item]:
+        for place, said in files.facts_in(self.folder, self.header, *self.session):
+            yield _Item(place, said.id, f"fact {said.id}", said.model_dump(), b"")
+
+    async def stored(self) -> AsyncIterator[tuple[Key, str, bytes]]:
+        given = {item.key for item in self.items()}
+        known = {said.id for said in await Facts(self.store.facts).statements(self.session[0])}
+        if (count := len(given | known)) > MOST_STATEMENTS and given - known:
+            fault = f"{count} statements of the owner would be kept, at most {MOST_STATEMENTS} may be"
+            raise NexusError(f"{self.file}: {fault}; nothing was written")
+        for key in given & known:
+            yield key, f"fact {key}", b""
+
+    async def insert(self, documents: Sequence[Row]) -> int:
+        await Facts(self.store.facts).add(self.session[0], [*map(Statement.model_validate, documents)])
+        return len(documents)
+
+
 # `items` are those of the export, `stored` key, name and digest of those of the session; `insert` stores documents up
 # to the first whose key is taken, and returns how many.
-_Part: TypeAlias = _Messages | _Models | _State | _Constraints
+_Part: TypeAlias = _Messages | _Models | _State | _Constraints | _Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +403,7 @@ def _parts(
         ),
         _State(folder, store, session),
         _Constraints(folder, store, Target(*session, "")),
+        _Facts(folder, store, header, session),
     ]
 
 

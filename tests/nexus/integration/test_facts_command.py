@@ -1,12 +1,14 @@
 """`nexus facts`: what is known of a person, shown, added to and taken back (contract §15)."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 
 from tests.nexus.support.desk import Desk, is_printable
+from tests.nexus.support.rows import row
 
 Janitor = MongoClient[dict[str, Any]]
 
@@ -60,6 +62,20 @@ async def test_what_is_wrong(desk: Desk) -> None:
     told = await desk.refused("retire", *of, "tea", "--value", "black", "--yes")
     assert told == "nothing of tea: black is known of ada; nexus facts list shows what is"
     assert await desk.said("list", *of, "--history") == "Nothing is known of ada.\n"
+
+
+async def test_facts_whose_evidence_is_gone(desk: Desk, mongo_janitor: Janitor, database_name: str) -> None:
+    """`nexus memory check` names them, and finds nothing wrong: retention may have removed it."""
+    mongo_janitor[database_name]["messages"].insert_one(row(1, id="m1", owner_key="ada", session_id="s1"))
+    await desk.said("add", "--owner", "ada", "tea", "green", "--evidence", "m1")
+    memory = replace(desk, command="memory")
+    assert "without a recorded message" not in await memory.said("check", "--owner", "ada", "--session", "s1")
+    await desk.said("add", "--owner", "ada", "home", "Porto", "--sub-topic", "city", "--evidence", "gone")
+    told = (await memory.said("check", "--owner", "ada", "--session", "s1")).splitlines()
+    assert told[-3] == "1 fact of ada without a recorded message as evidence:"
+    assert told[-1].split() == ["home", "/", "city", "gone", "Porto"]
+    found = json.loads(await memory.said("check", "--owner", "ada", "--session", "s1", "--json"))
+    assert [each["evidence"] for each in found["facts_without_evidence"]] == [["gone"]]
 
 
 async def test_what_others_stored(desk: Desk, mongo_janitor: Janitor, database_name: str) -> None:

@@ -17,7 +17,15 @@ from nexus.core.metrics import Event
 from nexus.core.models import Message, Role, utc_now
 from nexus.core.person import Fact, FactLevel, Statement
 from nexus.core.ports import Row
-from nexus.services.person.facts import MOST_STATEMENTS, Facts, Origin, facts_of, read_statements, statement
+from nexus.services.person.facts import (
+    MOST_STATEMENTS,
+    Facts,
+    Origin,
+    facts_of,
+    read_statements,
+    statement,
+    unsupported,
+)
 from tests.nexus.support.fake_person import FakeFacts
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
@@ -388,3 +396,16 @@ async def test_what_is_said_now_comes_after_clocks_that_are_ahead() -> None:
         operator = Origin("ada", "op_1", utc_now(), source="operator")
         assert values(await facts.say(operator, "home", "", "city", retires=True)) == []
         assert values(await facts.say(replace(operator, key="op_2"), "home", "Lisbon", "city")) == ["Lisbon"]
+
+
+async def test_facts_without_evidence_are_known() -> None:
+    """Those that hold and name messages, of which the owner has none; also more than are looked up at once."""
+    store = FakeStore()
+    store.plant("messages", [{"id": f"m{n}", "owner_key": "ada", "role": "HUMAN"} for n in (1, 1_500)])
+    store.plant("messages", [{"id": "m2", "owner_key": "bob", "role": "HUMAN"}])
+    statements = [said("x", second, topic=f"topic {second}") for second in range(1_600)]
+    statements += [said("x", 7, topic="both", evidence=["gone", "m1"]), said("old", 1, topic="topic 2")]
+    found = await unsupported(store, "ada", facts_of(statements))
+    assert {each.topic for each in found} == {f"topic {second}" for second in range(1_600)} - {"topic 1", "topic 1500"}
+    nothing = statement(Origin("ada", "x", NOON), "tea", "green")
+    assert await unsupported(store, "ada", facts_of([nothing])) == []

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -16,9 +17,11 @@ from nexus.adapters.mongo.client import Calls
 from nexus.adapters.mongo.transfer import MongoTransfer
 from nexus.core.errors import NexusError, StoreUnavailableError
 from nexus.core.models import SECOND, is_object_id
+from nexus.core.person import Statement
 from nexus.core.ports import Row
 from nexus.core.working_memory import Tail
 from nexus.services.person.constraints import Target
+from nexus.services.person.facts import MOST_STATEMENTS, Facts, Origin, statement
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.exporter import export_session
 from nexus.services.transfer.importer import compare, new_row_ids, read_session, write_session
@@ -97,10 +100,12 @@ async def exported(store: Store) -> Files:
     return folder
 
 
-async def imported(store: Store, folder: Files, owner_key: str | None = None) -> Counter[str]:
+async def imported(
+    store: Store, folder: Files, owner_key: str | None = None, session_id: str | None = None
+) -> Counter[str]:
     """What an import writes."""
     written = Counter[str]()
-    plan = read_session(folder, store, owner_key=owner_key)
+    plan = read_session(folder, store, owner_key=owner_key, session_id=session_id)
     await write_session(plan, await compare(plan), lambda file, n: written.update({file: n}))
     return +written
 
@@ -375,3 +380,68 @@ def test_files_of_details(names: list[str]) -> None:
         assert not re.search(r"[/\\\x00]|^\.", file)
         assert len(file.encode()) <= 255
     assert files.detail_files(["flights", "航班 2"]) == {"flights": "flights.md", "航班 2": "航班 2.md"}
+
+
+def a_statement(number: int, session: str = "s1", topic: str = "home") -> Statement:
+    """What was said of ada in a session."""
+    origin = Origin("ada", f"msg_{number}", NOW + timedelta(seconds=number), session)
+    return statement(origin, topic, f"[FRIENDS_INFO] v{number}\u202e", evidence=[f"m{number}"])
+
+
+async def values_of(store: Store, owner: str) -> list[tuple[str, str]]:
+    """What holds of an owner."""
+    return [(each.topic, each.value) for each in await Facts(store.facts).facts(owner) if each.holds]
+
+
+async def test_facts_go_along() -> None:
+    """All of the owner's, under the new one, beside what it has; twice is as once."""
+    store, copy = Store(), Store()
+    store.fill()
+    await Facts(store.facts).add("ada", [a_statement(1), a_statement(2, "s2"), a_statement(3, topic="tea")])
+    folder = await exported(store)
+    assert all(line.decode().isprintable() for line in folder.lines(files.FACTS))
+    own = statement(Origin("bob", "msg", NOW), "pet", "Rex")
+    await Facts(copy.facts).add("bob", [own])
+    written = await imported(copy, folder, owner_key="bob", session_id="copy")
+    assert written[files.FACTS] == 3
+    assert await values_of(copy, "bob") == sorted([*await values_of(store, "ada"), ("pet", "Rex")])
+    sessions = {each.session_id for each in await Facts(copy.facts).statements("bob")}
+    assert sessions == {"copy", "s2", ""}
+    kept = repr(copy.facts.kept)
+    assert not await imported(copy, folder, owner_key="bob", session_id="copy")
+    assert repr(copy.facts.kept) == kept
+    assert await values_of(copy, "ada") == []
+    await imported(copy, folder)
+    assert await Facts(copy.facts).facts("ada") == await Facts(store.facts).facts("ada")
+    assert not await imported(store, folder)
+
+
+async def test_facts_are_no_session_and_an_older_export_has_none() -> None:
+    """A session of which nothing else is there is none."""
+    store, copy = Store(), Store()
+    await Facts(store.facts).add("ada", [a_statement(1)])
+    with pytest.raises(NexusError, match="there is nothing of it"):
+        await exported(store)
+    store.fill()
+    folder = await exported(store)
+    header = json.loads(folder.files[files.HEADER])
+    assert header.pop("facts") == 1
+    del folder.files[files.FACTS]
+    folder.write(files.HEADER, json.dumps(header))
+    assert files.FACTS not in await imported(copy, folder)
+
+
+async def test_facts_in_the_way() -> None:
+    """An owner has no more than are allowed, and a malformed line is named; nothing is written."""
+    store, copy = Store(), Store()
+    store.fill()
+    await Facts(store.facts).add("ada", [a_statement(1)])
+    folder = await exported(store)
+    others = [statement(Origin("ada", f"o{n}", NOW), "other", f"v{n}") for n in range(MOST_STATEMENTS)]
+    await Facts(copy.facts).add("ada", others)
+    with pytest.raises(NexusError, match=r"facts.jsonl: 5001 statements of the owner would be kept, at most 5000"):
+        await imported(copy, folder)
+    assert copy.transfer.kept == []
+    folder.files[files.FACTS] = folder.files[files.FACTS].replace(b'"home"', b"7")
+    with pytest.raises(ValueError, match=r"facts.jsonl: line 1: topic"):
+        await imported(copy, folder)
