@@ -208,12 +208,10 @@ def test_arguments_that_cannot_be_sent_as_an_object_are_given_as_text(form: str,
     assert converted.notes == ["calls with arguments that cannot be sent as an object: 1"]
 
 
-def test_the_contract_shows_what_comes_out() -> None:
-    """The three examples of docs/contract.md are one list in three forms."""
-    page = (Path(__file__).parents[5] / "docs" / "contract.md").read_text(encoding="utf-8")
-    shown = re.findall(
-        r"```json [a-z.-]+\n(.*?)```", page.partition("\n## Formats\n")[2].partition("\n## ")[0], re.DOTALL
-    )
+def test_the_page_shows_what_comes_out() -> None:
+    """The three examples of docs/orchestrators.md are one list in three forms."""
+    page = (Path(__file__).parents[5] / "docs" / "orchestrators.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```json [a-z.-]+\n(.*?)```", page.partition("\n## One list in three forms\n")[2], re.DOTALL)
     given = json.loads(shown[0])
     for form, example in zip(("openai", "anthropic", "gemini"), shown, strict=True):
         converted = FORMATS[form](given["messages"], given["tools"], stable=2)
