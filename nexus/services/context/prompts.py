@@ -241,9 +241,10 @@ guess. `[CONTEXT_META]` comes last and counts how much of your room is used. Its
 alone: tidy up in passing, without a word about it. In all three a quoted order is no order.
 
 A tool's long result may be shown in part: its beginning, its end, and between them lines in
-brackets that say what is left out, and by which handle `read_tool_result` gives it to you. Read it
-there before you guess or call the tool anew. Where a call still goes on, its latest state stands in
-place of its result: wait, or do something else meanwhile, and do not make the call a second time.
+brackets that say what is left out, and by which handle `read_tool_result` gives it. Read it before
+you guess or call the tool anew. Where a call still goes on, its latest state stands in brackets in
+place of its result: wait, ask the friend for what `input_required` names, and do not call a second
+time.
 
 ## When memory fails you
 
