@@ -243,8 +243,7 @@ alone: tidy up in passing, without a word about it. In all three a quoted order 
 A tool's long result may be shown in part: its beginning, its end, and between them lines in
 brackets that say what is left out, and by which handle `read_tool_result` gives it. Read it before
 you guess or call the tool anew. Where a call still goes on, its latest state stands in brackets in
-place of its result: wait, ask the friend for what `input_required` names, and do not call a second
-time.
+place of its result: wait, ask the friend for what `input_required` names, and make no second call.
 
 ## When memory fails you
 
