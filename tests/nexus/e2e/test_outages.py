@@ -124,7 +124,7 @@ async def test_results_survive_mongodb_and_the_service(
     assert sorted(rows) == sorted(message["id"] for _, message in results)
 
 
-_KEPT = ("session_states", "constraints", "tools", "working_memory")
+_KEPT = ("session_states", "facts", "constraints", "tools", "working_memory")
 # How often messages were handed out by the time that MongoDB is back.
 HAND_OUTS = 150
 
@@ -137,6 +137,7 @@ def _work() -> dict[str, Document]:
     return {
         **dict(_results(1)),
         "session.state": a_message(state, role="COMMAND"),
+        "memory.facts": a_message({"op": "add", "facts": [{"topic": "home", "value": "Porto"}]}, role="COMMAND"),
         "session.constraints": a_message({"op": "add", "constraints": ["Dig"]}, role="COMMAND"),
         "tools.register": a_message(tool, role="SYSTEM"),
         "tools.requests": a_message(call, metadata={"session_id": "default"}),
@@ -162,6 +163,7 @@ async def test_what_was_handed_out_often_is_no_poison(
         async with serving(streams | behind(proxy) | QUICKLY) as service:
             await service.logged("record_delayed")
             await service.logged("session_state_delayed")
+            await service.logged("facts_delayed")
             await service.logged("constraints_delayed")
             await service.logged("tool_call_delayed")
             proxy.behave()
@@ -194,15 +196,20 @@ async def test_a_state_that_waits_for_mongodb(
                 todo = {"id": f"t.{number}", "text": "Dig", "status": "pending"}
                 said = {"op": "patch", "state": {"todos": [todo]}}
                 await requester.publish("session.state", a_message(said, role="COMMAND"))
+                fact = {"op": "add", "facts": [{"topic": f"t.{number}", "value": "Dig"}]}
+                await requester.publish("memory.facts", a_message(fact, role="COMMAND"))
                 rule = {"op": "add", "constraints": [f"Dig {number}."]}
                 await requester.publish("session.constraints", a_message(rule, role="COMMAND"))
             await service.logged("session_state_delayed")
+            await service.logged("facts_delayed")
             await service.logged("constraints_delayed")
             service.process.send_signal(signal.SIGTERM)
             await service.logged("draining")
             proxy.behave()
             with anyio.fail_after(PATIENCE_S):
                 assert await service.process.wait() == 0
+    topics = {row["topic"] for row in mongo_janitor[database_name]["facts"].find()}
+    assert topics == {f"t.{number}" for number in range(20)}
     (row,) = mongo_janitor[database_name]["session_states"].find()
     state, _ = state_in(row["document"])
     assert [each.id for each in state.todos or ()] == [f"t.{number}" for number in range(20)]
