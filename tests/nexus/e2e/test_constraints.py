@@ -25,6 +25,9 @@ HOSTILE: Final = [
 ]
 
 
+OF_ADA: Final = {"text": "Of ada.", "kind": "must_not", "scope": "owner"}
+
+
 def said(content: Any, session: str = "s1", **changes: Any) -> Document:
     """A message on constraints of a session of ada."""
     return a_message(content, role="COMMAND", metadata={"session_id": session}, **changes)
@@ -73,7 +76,7 @@ async def test_every_way_to_set_them(
     rules, database = Rules(environment), mongo_janitor[database_name]
     async with serving(environment) as service, requesting(environment) as requester:
         await requester.publish(TOPIC, said(add(*HOSTILE)))
-        await requester.publish(TOPIC, said(add({"text": "Of ada.", "kind": "must_not", "scope": "owner"})))
+        await requester.publish(TOPIC, said(add(OF_ADA)))
         await requester.publish(TOPIC, said(add({"text": "Of the run.", "scope": "run"}), run_id="run_7"))
         wrong = [
             add({"text": "a", "scope": "all"}),
@@ -107,11 +110,21 @@ async def test_every_way_to_set_them(
         await rules.desk.said("add", "--owner", "ada", "--session", "s1", "By the command.")
         await requester.publish(TOPIC, said({"op": "retire", "ids": [by_tool["id"]]}))
         await requester.publish(TOPIC, said({"op": "retire", "constraints": [HOSTILE[0]]}))
-        await requester.publish(TOPIC, said({"op": "retire", "constraints": [{"text": "Of ada.", "scope": "owner"}]}))
+        await requester.publish(TOPIC, said({"op": "retire", "constraints": [OF_ADA]}))
         # Another kind, so another constraint.
         last = {"op": "retire", "constraints": [{"text": HOSTILE[1], "kind": "format"}]}
         await requester.publish(TOPIC, said(last))
-        await rules.become([*HOSTILE[1:], "Of ada.", "By the command."], "--session", "s1")
+        await rules.become([*HOSTILE[1:], "By the command."], "--session", "s1")
+        for layout in ("dialogue", "agent", "thinking"):
+            content = await requester.ask(a_request(run_metadata={"layout": layout, "session_id": "s1"}))
+            whole = "\n".join(each["content"] for each in content["messages"])
+            assert whole.count("\n- Must: By the command.") == 1, layout
+            # What was set later comes last, and nothing is there that was taken back.
+            text = whole[whole.index("[CONSTRAINTS count=6]\n") : whole.index("\n- Must: By the command.")]
+            assert all(line in text for line in ("- Must: 只用中文回答。👩‍🚀 override", f"- Must: {'x' * 2_000}")), (
+                layout
+            )
+            assert not any(gone in text for gone in ("French", "Of ada.", "By the tool.", "Of the run.")), layout
         assert await service.stop() == 0
     runs = [each for each in await rules.listed("--session", "s1", "--run", "run_7") if each["scope"] == "run"]
     assert [each["text"] for each in runs] == ["Of the run."]

@@ -78,6 +78,9 @@ async def talk(requester: Requester, owner: str, layout: str) -> None:
         "tools.requests": a_message(call, run_id, "SYSTEM", owner_key=owner),
         "llm.results": a_message({"content": mark(owner)}, run_id, owner_key=owner),
         "session.state": a_message(state, run_id, "SYSTEM", owner_key=owner),
+        "session.constraints": a_message(
+            {"op": "add", "constraints": [{"text": mark(owner), "scope": "owner"}]}, run_id, "SYSTEM", owner_key=owner
+        ),
     }
     await requester.publish(REQUEST, request)
     for topic, message in others.items():
