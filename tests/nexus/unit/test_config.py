@@ -214,6 +214,11 @@ class TestFaults:
             ),
             ("memory: {keep_revisions: 19}", "memory.keep_revisions: a whole number from 20 to 100000 is needed"),
             ("database: {name: 'a b'}", "database.name: a name of 1 to 38 of A-Z a-z 0-9 _ - is needed"),
+            ("tools: {condense_above: 100}", "tools.condense_above: 0, or 2048 bytes and more, is allowed; some 1,500"),
+            (
+                "tools: {condense_above: -1}",
+                "tools.condense_above: a whole number of bytes from 0 to 16777216 is needed",
+            ),
             ("tools: {modules: a.b}", "tools.modules: a list of texts, as [a, b], is needed"),
             ("bus: 5", "bus: keys with values are needed; allowed: answer_ttl_s, channel_prefix, "),
             ("1: x", f"1: unknown; allowed: {SECTIONS}"),

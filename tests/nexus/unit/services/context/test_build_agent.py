@@ -15,7 +15,8 @@ from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Message, Role, new_row_id, utc_now
 from nexus.core.ports import Row
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
-from nexus.services.history.rows import llm_row, progress_row
+from nexus.services.history.condense import with_condensed
+from nexus.services.history.rows import llm_row, progress_row, tool_row
 from nexus.services.history.transcript import NO_RESULT
 from nexus.services.session_state.state import SessionState, Todo
 from tests.nexus.support.fakes import FakeStore
@@ -569,3 +570,44 @@ class TestFormats:
                     message = asking(request_id=f"msg_{number}", later=LATER, format=form, layout=layout)
                     contents.append(without_timings(await parts.build(message)))
         assert len({*contents}) == 1
+
+
+class TestLargeResults:
+    """What the run's own messages show of large results (contract §15)."""
+
+    LARGE = "x" * 9_000
+
+    def later(self, *texts: str) -> list[dict[str, Any]]:
+        """A call that is made again for each result."""
+        calls = [{"id": "c", "name": "look", "arguments": {}}]
+        said = [{"role": "AI", "content": "", "metadata": {"tool_calls": calls}}]
+        return [
+            {"run_id": "run_1", "owner_key": "ada", **each}
+            for text in texts
+            for each in (*said, {"role": "TOOL", "content": {"result": text, "call_id": "c"}})
+        ]
+
+    async def shown(self, *, failing: str = "", above: int = 8_192, **metadata: Any) -> list[str]:
+        """Results in a context of a run of which one is recorded, `failing` one operation of the store."""
+        async with opened(settings=BuilderSettings(condense_above=above)) as parts:
+            recorded = with_condensed(tool_row(Message.model_validate(self.later(self.LARGE)[1])), 8_192)
+            parts.store.plant("messages", [{**recorded, "session_id": "default", "owner_key": "ada"}])
+            parts.store.failing = failing
+            content = await parts.build(asking(later=self.later(self.LARGE, "y" * 9_000, "small"), **metadata))
+        assert content["degraded"] == []
+        return [each["content"] for each in content["messages"] if each["role"] == "tool"]
+
+    async def test_as_recorded(self) -> None:
+        """The stored text, where there is one; what is not recorded is whole."""
+        first, second, third = await self.shown()
+        assert "(left out here: " in first
+        assert (second, third) == ("y" * 9_000, "small")
+
+    @pytest.mark.parametrize(
+        "given",
+        [{"failing": "condensed_results"}, {"above": 0}, {"layout": "dialogue"}, {"layout": "thinking"}],
+        ids=str,
+    )
+    async def test_whole(self, given: dict[str, Any]) -> None:
+        """Where the store is away, where it is off, and in layouts without the tool that reads the rest."""
+        assert await self.shown(**given) == [self.LARGE, "y" * 9_000, "small"]
