@@ -50,7 +50,7 @@ from nexus.services.context.session import PastTurns, RunMemory, SessionSources
 from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.progress import is_progress
 from nexus.services.history.reader import UntilShown
-from nexus.services.history.rows import MAIN, Agent, missing_role
+from nexus.services.history.rows import MAIN, Agent, missing_role, text_or_empty
 from nexus.services.history.transcript import Admitted, Window, admit, count_said
 from nexus.services.session_state.state import SessionState
 from nexus.services.text.escape import CountingEscape, canonical
@@ -127,7 +127,11 @@ class AgentContext:
         session, remembered = self.session, self.past.remembered
         until = UntilShown.of(session.rows)
         shown = {source for block in self.assembled.manifest["blocks"] for source in block["sources"]}
-        progress = {row["_id"]: row["metadata"] for row in session.rows if row.get("id") in shown and is_progress(row)}
+        progress = {
+            row["_id"]: row["metadata"]
+            for row in session.rows
+            if is_progress(row) and text_or_empty(row.get("id")) in shown
+        }
         return RunView(
             until,
             session.cut,
