@@ -26,7 +26,7 @@ from nexus.config.sources import origins
 from nexus.connections import Transport
 from nexus.core.person import CONSTRAINT_SCOPES
 from nexus.core.ports import Bus, Embedder, LanguageModel, Row, Store, Subscription, TokenCounter
-from nexus.services.context.bounds import Share, Shares
+from nexus.services.context.bounds import BUDGET, Share, Shares
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.person_blocks import constraints_text
@@ -331,6 +331,7 @@ def settings_in_force(settings: Settings, document: Mapping[str, Any]) -> Settin
 def window_settings(settings: Settings) -> WindowSettings:
     """How long contexts may be, and when sessions are compacted."""
     layouts, memory = settings.layouts, settings.memory
+    constraints = memory.budget.constraints.ceiling
     return WindowSettings(
         context_window=memory.context_window,
         max_tokens={
@@ -339,7 +340,11 @@ def window_settings(settings: Settings) -> WindowSettings:
             "thinking": layouts.thinking.max_tokens,
         },
         shares=Shares(**memory.shares.model_dump()),
-        budget={name: Share(**share.model_dump()) for name, share in memory.budget.shares.items()},
+        budget={
+            **BUDGET,
+            **{name: Share(**share.model_dump()) for name, share in memory.budget.shares.items()},
+            "constraints": BUDGET["constraints"]._replace(floor=constraints, ceiling=constraints),
+        },
         compact_at=memory.compact_at,
         compact_to=memory.compact_to,
         summary_max_tokens=memory.summary_max_tokens,

@@ -12,9 +12,9 @@ from nexus.cli.demo import load_sample
 from nexus.cli.terminal import show_context
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.working_memory import Detail, Overview, Snapshot
-from nexus.services.context.agent import AgentInput, assemble_agent
+from nexus.services.context.agent import AgentInput, fit_agent
 from nexus.services.context.blocks import Assembled, listed
-from nexus.services.context.budget import Room, close
+from nexus.services.context.budget import Budget, close
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Meta, Remembered
@@ -119,7 +119,7 @@ def _agent(placement: Placement, from_end: int, level: Level) -> Assembled:
     sample = load_sample("agent_session")
     role, state = what_to_pin(MAIN, read_state(sample["state"], "state"), SessionState())
     window = Window.of(sample["rows"])
-    return assemble_agent(
+    return fit_agent(
         AgentInput(
             window=window,
             remembered=_remembered(level, window.runs),
@@ -131,7 +131,7 @@ def _agent(placement: Placement, from_end: int, level: Level) -> Assembled:
             input_id="preview",
             snapshot=_snapshot(),
         ),
-        Room(Measure(open_tokenizer(_VOCABULARY)), _WINDOW),
+        Budget(_WINDOW, measure=Measure(open_tokenizer(_VOCABULARY))),
     )
 
 

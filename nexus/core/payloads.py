@@ -226,6 +226,26 @@ class Tokens(TypedDict):
     exact: bool
 
 
+class ShareTokens(TypedDict):
+    """What a block may have of the window, what it wanted of that, was given, and used in whole items."""
+
+    floor: Count
+    ceiling: Count
+    wanted: Count
+    given: Count
+    used: Count
+
+
+class BudgetTokens(TypedDict):
+    """How the tokens of a context are shared out among the blocks that can grow, by their names in `memory.budget`.
+
+    `limit` is without images.
+    """
+
+    limit: Count
+    blocks: dict[str, ShareTokens]
+
+
 class RecallCounts(TypedDict):
     """What long-term memory was searched for `[RECALL]`: messages scored, and hits that are shown, or left out.
 
@@ -263,6 +283,7 @@ class Manifest(TypedDict):
     prefix: Prefix
     recall: NotRequired[RecallCounts]
     tokens: NotRequired[Tokens]
+    budget: NotRequired[BudgetTokens]
     notes: list[str]
     left_out: list[LeftOutEntry]
     renamed: NotRequired[Renamed]

@@ -1,14 +1,13 @@
 """Layout `agent`: the session word for word, with working memory and the pinned block (contract §5, §7). Pure.
 
-- Where there is no room, `[RECALL]` goes first, then `[MOOD]`, then the oldest memory: turns, then messages of the
-  history, then useful information and folder notes of the pinned block, then the summary of compacted messages.
-- A tool call goes together with its results.
+- Where there is no room for all (`fitting.py`), the oldest turns, messages and notes of the pinned block go, `[MOOD]`,
+  and the worst hits of `[RECALL]`. A tool call goes together with its results.
 - The block's manifest entry counts the lost items; a note names a block that has gone altogether.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from functools import partial
 from typing import Any
 
 from nexus.core.errors import ErrorCode, RequestError
@@ -21,13 +20,13 @@ from nexus.services.context.blocks import (
     Block,
     Passage,
     Section,
-    Weights,
     assemble,
     source_of,
     text_of,
 )
-from nexus.services.context.bounds import Bounds, largest
-from nexus.services.context.budget import Budget, Room, WindowSettings
+from nexus.services.context.bounds import Bounds
+from nexus.services.context.budget import Budget
+from nexus.services.context.fitting import Growing, Kept, fit, whole_block
 from nexus.services.context.gather import Build
 from nexus.services.context.memory_blocks import (
     NOTHING,
@@ -217,38 +216,9 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
         mood=mood,
         constraints=constraints_block([*session.constraints, *request.constraints]),
     )
-    assembled = fit_agent(given, build.budget_with(tools), settings.window)
+    assembled = fit_agent(given, build.budget_with(tools))
     assembled = recall.counted(assembled) if recall else assembled
     return AgentContext(memory, snapshot, session, past, assembled, tools, degraded, recall, mood)
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The parts of a context that may be shortened.
-
-    Attributes:
-        start: number of the oldest messages of the history that are left out.
-        items: number of useful information and folder notes that stay; None for all.
-        todos: number of TODOs that stay; None for all.
-        summary: the block for compacted messages; `[]` also where it is left out.
-    """
-
-    remembered: Remembered
-    past: Admitted
-    role: str
-    state: SessionState
-    summary: Sequence[Block]
-    start: int = 0
-    items: int | None = None
-    todos: int | None = None
-
-    @property
-    def turns(self) -> list[Block]:
-        return turns_block(self.remembered)
-
-    @property
-    def pinned(self) -> list[Block]:
-        return pinned_blocks(self.role, self.state, most=self.items, todos=self.todos)
 
 
 def instructions(agent: Agent) -> list[Block]:
@@ -310,55 +280,79 @@ def _overview(snapshot: Snapshot | None) -> str:
     return snapshot.overview.content if snapshot and snapshot.overview else ""
 
 
-def fit_agent(given: AgentInput, budget: Budget, window: WindowSettings) -> Assembled:
-    """The context within its budget, as far as leaving memory out goes.
-
-    A run that is too long beside the parts that always stay has its tool results cut before the memory goes, to
-    `run_room` tokens of the result.
-    """
-    measure = budget.measure
-    if measure is None:
-        return assemble_agent(given)
+def fit_agent(given: AgentInput, budget: Budget) -> Assembled:
+    """The context within its budget, as far as leaving memory out goes."""
     given = _bounded(given, budget.bounds) if budget.bounds else given
-    assembled = assemble_agent(given, window.room(measure, budget.limit, budget.besides()))
-    run_room = budget.room_of_run(assembled.weights)
-    if run_room is None:
-        return assembled
-    room = window.room(measure, budget.limit, budget.besides(run_room))
-    return assemble_agent(given, room)._replace(run_room=run_room)
+    past = _past(given)
+    return fit(budget, _growing(given, past), partial(_assemble, given, past))
 
 
-def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
-    """The messages up to the current input, in at most the tokens of `room`; None for as many as they need."""
-    window, snapshot = given.window, given.snapshot
-    past = admit([*window.messages, *given.results], "history", going_on=True)
+def assemble_agent(given: AgentInput) -> Assembled:
+    """The messages up to the current input, all of them."""
+    past = _past(given)
+    return _assemble(given, past, Kept({name: block.most for name, block in _growing(given, past).items()}))
+
+
+def _past(given: AgentInput) -> Admitted:
+    return admit([*given.window.messages, *given.results], "history", going_on=True)
+
+
+def _growing(given: AgentInput, past: Admitted) -> dict[str, Growing]:
+    """The blocks that can grow."""
+
+    def of(blocks: Callable[[int], Sequence[Block]], most: int) -> Growing:
+        def weigh(measure: Measure, kept: int) -> int:
+            return sum(measure.message(message) for block in blocks(kept) for message in block.messages)
+
+        return Growing(most, weigh)
+
+    starts = _starts(past.messages)
+    items = len(given.state.useful_info or ()) + len(given.state.folder_notes or ())
+    summary = summary_block(given.snapshot) if given.snapshot else []
+    turns = given.remembered.turns
+    return {
+        "turns": of(lambda kept: turns_block(without_oldest(given.remembered, len(turns) - kept)), len(turns)),
+        "history": Growing(
+            len(starts) - 1, lambda measure, kept: sum(map(measure.message, past.messages[starts[kept] :]))
+        ),
+        "notes": of(lambda kept: pinned_blocks("", replace(given.state, todos=None), most=kept), items),
+        "summary": of(lambda kept: summary[:kept], len(summary)),
+        "recall": whole_block(given.recall),
+        "mood": whole_block(given.mood),
+    }
+
+
+def _starts(messages: Sequence[dict[str, Any]]) -> list[int]:
+    """Where a history may begin, the latest place first: at its end, and where no call is left without its results."""
+    return [len(messages), *(index for index in range(len(messages))[::-1] if messages[index]["role"] != "tool")]
+
+
+def _assemble(given: AgentInput, past: Admitted, kept: Kept, measure: Measure | None = None) -> Assembled:
+    window, snapshot, items = given.window, given.snapshot, kept.items
     opening = instructions(given.agent)
     stable_opening = len(opening)
     opening += [working_memory_block(snapshot)] if snapshot else []
     opening += task_block(given.remembered)
     escape = CountingEscape()
     current = Block("INPUT", "user", escape(given.current_input), source_of(given.input_id), escaped=escape.marked)
-    summary = summary_block(snapshot) if snapshot else []
-    whole = _Parts(given.remembered, past, given.role, given.state, summary, todos=given.most_todos)
-    fixed = [*opening, *given.constraints, current]
-    parts, weights = _fit(fixed, whole, room) if room else (whole, None)
-    shown, pinned = past.messages[parts.start :], [*parts.pinned, *given.constraints]
+    start = _starts(past.messages)[items["history"]]
+    shown = past.messages[start:]
+    before = turns_block(without_oldest(given.remembered, len(given.remembered.turns) - items["turns"]))
+    before += summary_block(snapshot) if snapshot and items["summary"] else []
+    pinned = pinned_blocks(given.role, given.state, most=items["notes"], todos=given.most_todos)
+    pinned += given.constraints
     position = pinned_position(shown, given.placement, given.pinned_from_end)
-    before = [*parts.turns, *parts.summary]
     if not given.memory_missing:
         # A longer session loses more than this one.
-        settled = given.settled and not (room and weights and weights.total > room.tokens)
+        settled = given.settled and not kept.short
         # Also where nothing is pinned: the next build may pin something.
         stable_opening = len(opening) + (len(before) + _stays(len(shown), position, given) if settled else 0)
-    dropped = window.left_out + parts.start
-    passages = _history(past, parts.start, position if pinned else len(shown), pinned, dropped=dropped)
-    aside = [block for block in (given.recall, given.mood) if block]
-    every = _dropped(whole, window.left_out) | {block.tag: block.dropped for block in aside}
-    while aside and room and weights and weights.total + _weight(aside, room.measure) > room.tokens:
-        aside = aside[1:]
+    dropped = window.left_out + start
+    passages = _history(past, start, position if pinned else len(shown), pinned, dropped=dropped)
+    aside = [block for name, block in (("recall", given.recall), ("mood", given.mood)) if block and items[name]]
     cut = ["history: older messages of the session are not shown"] if window.cut else []
     older = [LeftOut(OLDER, "HISTORY", Why.TOO_MANY)] if window.cut and not dropped else []
-    assembled = assemble(
+    return assemble(
         "agent",
         [*opening, *before, *passages, *aside, current],
         rows={
@@ -370,11 +364,10 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
         stable=stable_opening,
         repairs=[*cut, *past.repairs],
         left_out=[*older, *window.unread, *past.left_out],
-        whole=every,
+        whole=kept.whole,
         cut=given.cut,
-        measure=room.measure if room else None,
+        measure=measure,
     )
-    return assembled._replace(weights=weights)
 
 
 def _history(past: Admitted, start: int, position: int, pinned: Sequence[Block], *, dropped: int) -> list[Section]:
@@ -392,73 +385,3 @@ def _stays(count: int, position: int, given: AgentInput) -> int:
     """
     short = given.placement == "from_end" and count < given.pinned_from_end
     return 0 if short else position
-
-
-def _fit(fixed: Sequence[Block], parts: _Parts, room: Room) -> tuple[_Parts, Weights]:
-    """The parts within the room beside the fixed blocks, and the tokens before anything was left out."""
-    measure = room.measure
-    parts = replace(parts, remembered=_fitting_turns(parts.remembered, room.turns, measure))
-    parts = _fitting_items(parts, room.pinned, measure)
-    always = _weight(fixed, measure)
-    history = [measure.message(message) for message in parts.past.messages]
-    weights = Weights(
-        total=always + sum(history) + _weight([*parts.turns, *parts.pinned, *parts.summary], measure),
-        fixed=always,
-        history=sum(history),
-        summary=_weight(parts.summary, measure),
-    )
-    over = weights.total - room.tokens
-    if over <= 0:
-        return parts, weights
-    turns = _weight(parts.turns, measure)
-    parts = replace(parts, remembered=_fitting_turns(parts.remembered, turns - over, measure))
-    over -= turns - _weight(parts.turns, measure)
-    if over > 0:
-        parts = replace(parts, start=_start(parts.past.messages, history, over))
-        over -= sum(history[: parts.start])
-    if over > 0:
-        pinned = _weight(parts.pinned, measure)
-        parts = _fitting_items(parts, pinned - over, measure)
-        over -= pinned - _weight(parts.pinned, measure)
-    return (replace(parts, summary=[]) if over > 0 else parts), weights
-
-
-def _dropped(parts: _Parts, left_out: int) -> dict[str, int]:
-    """By tag what the blocks of these parts leave out; of the session `left_out` messages, and those before `start`."""
-    blocks = (*parts.turns, *parts.pinned, *parts.summary)
-    history = {"HISTORY": left_out + parts.start} if parts.start < len(parts.past.messages) else {}
-    return {block.tag: block.dropped for block in blocks} | history
-
-
-def _fitting_turns(remembered: Remembered, room: int, measure: Measure) -> Remembered:
-    every = len(remembered.turns)
-
-    def fits(kept: int) -> bool:
-        return _weight(turns_block(without_oldest(remembered, every - kept)), measure) <= room
-
-    # Nearly always all of them fit.
-    return remembered if fits(every) else without_oldest(remembered, every - largest(0, every, fits))
-
-
-def _fitting_items(parts: _Parts, room: int, measure: Measure) -> _Parts:
-    every = len(parts.state.useful_info or ()) + len(parts.state.folder_notes or ())
-
-    def fits(kept: int) -> bool:
-        return _weight(replace(parts, items=kept).pinned, measure) <= room
-
-    if not every or _weight(parts.pinned, measure) <= room:
-        return parts
-    return replace(parts, items=largest(0, every, fits))
-
-
-def _start(messages: Sequence[dict[str, Any]], tokens: Sequence[int], over: int) -> int:
-    """The number of the oldest messages that make up `over` tokens, no call without its results."""
-    for index, gone in enumerate(accumulate(tokens)):
-        following = index + 1
-        if gone >= over and (following == len(messages) or messages[following]["role"] != "tool"):
-            return following
-    return len(messages)
-
-
-def _weight(blocks: Sequence[Block], measure: Measure) -> int:
-    return measure.messages([message for block in blocks for message in block.messages]) if blocks else 0

@@ -167,7 +167,7 @@ class Weights:
     """Tokens of a context before anything was left out to make it fit.
 
     Attributes:
-        total: of all messages.
+        total: of all messages, but for what is recalled.
         fixed: of the parts that always stay.
         history: of messages of the session.
         summary: of the block that stands for compacted messages.
@@ -186,7 +186,7 @@ class Assembled(NamedTuple):
         repairs: notes on changes and omissions.
         left_out: what the list does not show.
         weights: None where nothing was counted.
-        run_room: tokens to which the run's own messages have to be cut; None if they need not be.
+        results: tokens to which the results of the run's own messages have to be cut; None if they need not be.
     """
 
     messages: list[dict[str, Any]]
@@ -194,7 +194,7 @@ class Assembled(NamedTuple):
     repairs: list[str]
     left_out: list[LeftOut]
     weights: Weights | None = None
-    run_room: int | None = None
+    results: int | None = None
 
 
 def assemble(

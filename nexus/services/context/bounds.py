@@ -6,7 +6,7 @@
 - The same text, share and vocabulary give the same bytes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -62,17 +62,39 @@ class Share(NamedTuple):
     priority: int
 
 
-# By default. Of two with one priority the first grows first.
+# By default; those that cannot be set are always these.
 BUDGET: Final[Mapping[str, Share]] = {
     "history": Share(0.2, 1.0, 30),
     "recall": Share(0.0, 0.1, 10),
     "facts": Share(0.05, 0.1, 40),
+    # Never cut.
+    "constraints": Share(0.1, 0.1, 100),
     "turns": Share(0.05, 0.1, 20),
+    "mood": Share(0.0, 1.0, 15),
     "notes": Share(0.05, 0.2, 50),
     "summary": Share(0.1, 1.0, 60),
     "rounds": Share(0.1, 0.5, 70),
     "results": Share(0.1, 1.0, 80),
 }
+
+
+def allocate(room: int, limit: int, wanted: Mapping[str, int], shares: Mapping[str, Share]) -> dict[str, int]:
+    """Tokens for each block of what is `wanted`, in a context of at most `limit` tokens.
+
+    First every block gets what it wants up to its floor, then up to its ceiling, each time those of the highest
+    priority first. No more than `room` tokens are given, and no block gets more while another lacks some of its floor.
+    """
+    given, order = dict.fromkeys(wanted, 0), by_priority(wanted, shares)
+    parts = [(name, shares[name].floor) for name in order] + [(name, shares[name].ceiling) for name in order]
+    for name, part in parts:
+        more = min(wanted[name], int(limit * part)) - given[name]
+        given[name] += max(min(more, room - sum(given.values())), 0)
+    return given
+
+
+def by_priority(names: Iterable[str], shares: Mapping[str, Share]) -> list[str]:
+    """Those of the highest priority first."""
+    return sorted(names, key=lambda name: (-shares[name].priority, name))
 
 
 class Bounds:

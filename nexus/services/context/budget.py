@@ -1,9 +1,7 @@
 """The token budget of a context: its part of the model's window, and cuts that make it fit (contract §7, §9). Pure.
 
-- A context that fits by its bytes is not counted, but for the agent layout, which shows its length to the model
-  (docs/decisions/0018-tokens-are-counted.md).
-- Of the run's own messages only results of tools are cut, where no memory is left to drop; a request that does not
-  fit then is refused.
+- `fitting.py` shares the window out among the blocks that can grow.
+- Of the run's own messages only results of tools are cut; a request that does not fit then is refused.
 - `[CONTEXT_META]` is about this one list, and its last message, so that it breaks no prompt cache of a provider.
 """
 
@@ -15,17 +13,18 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import LeftOut, Why
 from nexus.core.ports import TokenCounter
 from nexus.core.wire import compact
-from nexus.services.context.blocks import Assembled, Dropped, Weights, dropped_by, number_of
-from nexus.services.context.bounds import BUDGET, Bounds, Share, Shares, largest
+from nexus.services.context.blocks import Weights, number_of
+from nexus.services.context.bounds import BUDGET, Bounds, Share, Shares
 from nexus.services.context.memory_blocks import MOST_TOKENS, Meta, meta_block
 from nexus.services.context.person_blocks import CONSTRAINTS
 from nexus.services.text.tokens import ByteBound, Measure
 
 _Message = Mapping[str, Any]
 
-# A note on a block for which there was no room.
 # Tag of the run's own later messages; a continuation has one such block.
 RUN: Final = "RUN"
+# Name of the share of its tool results.
+RESULTS: Final = "results"
 
 # A compaction leaves at least this part of the window word for word, and a history below the other part gains nothing
 # by one.
@@ -47,16 +46,6 @@ _LEFT_OUT: Final = (
     "(left out: a result of {count} characters, for which there was no room in the context; what is needed of it has "
     "to be asked for in smaller parts)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Tokens that a context of the agent layout may take, of them `[TURN_MEMORY]` and the pinned block."""
-
-    measure: Measure
-    tokens: int
-    turns: int = _NO_LIMIT
-    pinned: int = _NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +73,6 @@ class WindowSettings:
         """The most tokens of a context of the layout, with the model's `window` from a request."""
         given = window or self.context_window
         return min(given, self.max_tokens.get(layout) or given)
-
-    def room(self, measure: Measure, limit: int, taken: int) -> Room:
-        """The room for the messages of a layout, beside `taken` tokens."""
-        return Room(
-            measure, max(limit - taken, 0), *(int(limit * self.budget[name].ceiling) for name in ("turns", "notes"))
-        )
 
     def is_heavy(self, weights: Weights, taken: int, limit: int) -> bool:
         """Whether the session is to be compacted.
@@ -135,6 +118,7 @@ class Budget:
         bound: an upper bound without counting; None where every context is counted.
         has_meta: `[CONTEXT_META]` comes at the end.
         bounds: of the blocks that always stay; None where nothing is counted.
+        blocks: the shares of those that can grow.
     """
 
     limit: int
@@ -144,6 +128,7 @@ class Budget:
     bound: Measure | None = None
     has_meta: bool = False
     bounds: Bounds | None = None
+    blocks: Mapping[str, Share] = field(default_factory=lambda: BUDGET)
 
     @classmethod
     def of(
@@ -165,39 +150,31 @@ class Budget:
         bound = Measure(ByteBound(counter), form) if counter and not (always or is_agent) else None
         ceilings = {tag: int(limit * blocks[name].ceiling) for tag, name in _GROWING.items()}
         bounds = Bounds(measure, {**(shares or Shares()).tokens(limit), **ceilings}) if measure else None
-        return cls(limit, tools, run, measure, bound, is_agent, bounds)
+        return cls(limit, tools, run, measure, bound, is_agent, bounds, blocks)
 
-    @property
-    def room(self) -> int:
-        """Tokens for the layout's own messages; only where `measure` counts."""
-        return max(self.limit - self.besides(), 0)
+    def besides(self, results: int | None = None) -> int:
+        """Tokens of tools, `[CONTEXT_META]` and the run's own messages; their results take `results`, or all."""
+        if self.measure is None:
+            return 0
+        besides = self._besides(self.measure)
+        return besides if results is None else besides - self.results() + results
 
-    def besides(self, run_room: int | None = None) -> int:
-        """Tokens of tools, `[CONTEXT_META]` and the run's own messages, these cut to `run_room` tokens."""
-        return self._besides(self.measure, run_room) if self.measure else 0
+    def results(self, room: int | None = None) -> int:
+        """What the results of the run's own messages take beyond the lines to which they can be cut, in tokens.
+
+        With `room` for as much of it as fits there.
+        """
+        if self.measure is None:
+            return 0
+        least = _least(self.run, self.measure)
+        run = self.run if room is None else shortened(self.run, self.measure, least + room)[0]
+        return sum(map(self.measure.message, run)) - least
 
     def surely_fits(self, messages: Sequence[_Message]) -> bool:
         """Whether the layout's own messages fit, as far as that is certain without counting."""
         if self.measure is None:
             return True
         return self.bound is not None and self.bound.messages(messages) + self._besides(self.bound) <= self.limit
-
-    def fit(self, assemble: Callable[[int, Measure | None, Dropped], Assembled], most: int) -> Assembled:
-        """The list with as many of `most` parts as fit, which `assemble` makes.
-
-        Where all parts surely fit, nothing is counted.
-        """
-        whole, measure = assemble(most, None, None), self.measure
-        if measure is None or self.surely_fits(whole.messages):
-            return whole
-        if measure.messages(whole.messages) <= self.room:
-            return assemble(most, measure, None)
-
-        def fits(kept: int) -> bool:
-            return measure.messages(assemble(kept, None, None).messages) <= self.room
-
-        every = dropped_by(whole.manifest["blocks"])
-        return assemble(largest(0, most, fits), measure, every)
 
     def check_input(self, opening: Sequence[_Message], text: str) -> None:
         """PAYLOAD_TOO_LARGE where the input does not fit beside the tools and the messages of `opening`.
@@ -223,20 +200,11 @@ class Budget:
             )
             raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
 
-    def room_of_run(self, weights: Weights | None) -> int | None:
-        """Tokens to which the run's own messages have to be cut, to fit beside the parts that always stay.
-
-        None where they fit: then memory goes first.
-        """
-        if self.measure is None or weights is None or weights.fixed + self.besides() <= self.limit:
-            return None
-        return max(self.limit - weights.fixed - self._besides_run(self.measure), 0)
-
     def close(
         self,
         content_with: Callable[[Measure | None], dict[str, Any]],
         meta: Meta | None = None,
-        run_room: int | None = None,
+        results: int | None = None,
     ) -> dict[str, Any]:
         """The content of the answer, within the limit; raises as the function `close`, which has the same arguments.
 
@@ -248,34 +216,31 @@ class Budget:
             content = content_with(None)
             if self.bound.messages(content["messages"]) + self.bound.tools(content["tools"]) <= self.limit:
                 return content
-        return close(content_with(self.measure), self.measure, self.limit, meta, run_room)
+        return close(content_with(self.measure), self.measure, self.limit, meta, results)
 
-    def _besides(self, measure: Measure, run_room: int | None = None) -> int:
-        run = self.run if run_room is None else shortened(self.run, measure, run_room)[0]
-        return self._besides_run(measure) + sum(map(measure.message, run))
+    def _besides(self, measure: Measure) -> int:
+        return self._besides_run(measure) + sum(map(measure.message, self.run))
 
     def _besides_run(self, measure: Measure) -> int:
         return measure.tools(self.tools) + (measure.scaled(MOST_TOKENS) if self.has_meta else 0)
 
 
 def close(
-    content: Mapping[str, Any], measure: Measure, limit: int, meta: Meta | None, run_room: int | None = None
+    content: Mapping[str, Any], measure: Measure, limit: int, meta: Meta | None, results: int | None = None
 ) -> dict[str, Any]:
     """The content of an answer, messages and tools in `limit` tokens at most, with `[CONTEXT_META]` at its end.
 
     `content` has all its messages, and tokens in its manifest; `meta` is None for a layout without that block. The
-    run's own messages are cut to `run_room` in any case; see `Assembled`. PAYLOAD_TOO_LARGE where the instructions, the
-    input and the run are too long by themselves.
+    results of the run's own messages are cut to `results`, as in `Assembled`, and further where the content would not
+    fit; PAYLOAD_TOO_LARGE where it does not even then.
     """
     tools = measure.tools(content["tools"])
     room = limit - tools - (measure.scaled(MOST_TOKENS) if meta else 0)
-    if run_room is not None:
-        content = _with_shorter_run(content, measure, run_room)
     used = measure.messages(content["messages"])
-    if used > room:
-        of_run = sum(block["tokens"] for block in content["context"]["blocks"] if block["tag"] == RUN)
-        content = _with_shorter_run(content, measure, room - (used - of_run))
-        used = measure.messages(content["messages"])
+    for block in content["context"]["blocks"]:
+        if block["tag"] == RUN:
+            content = _with_shorter_run(content, block, measure, room - (used - block["tokens"]), results)
+            used = measure.messages(content["messages"])
     if used > room:
         raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, _too_large(content, tools, used + limit - room, limit))
     messages, manifest = content["messages"], content["context"]
@@ -306,24 +271,42 @@ def _too_large(content: Mapping[str, Any], tools: int, used: int, limit: int) ->
     )
 
 
-def _with_shorter_run(content: Mapping[str, Any], measure: Measure, room: int) -> dict[str, Any]:
-    """The content with the run's own messages in `room` tokens, as far as that is possible."""
-    messages, manifest = content["messages"], content["context"]
-    run = next((block for block in manifest["blocks"] if block["tag"] == RUN), None)
-    if run is None:
-        return dict(content)
-    shown, gone = shortened(messages[run["index"] :], measure, room)
-    if not gone:
-        return dict(content)
-    changed = {
-        "bytes": len(compact(shown)),
-        "tokens": sum(map(measure.message, shown)),
-        "truncated": run["truncated"] + gone,
-    }
-    blocks = [{**block, **changed} if block is run else block for block in manifest["blocks"]]
-    messages = [*messages[: run["index"]], *shown]
-    left_out = [*manifest["left_out"], LeftOut(number_of(gone, "tool result"), RUN, Why.NO_ROOM)]
-    return {**content, "messages": messages, "context": {**manifest, "blocks": blocks, "left_out": left_out}}
+def _with_shorter_run(
+    content: Mapping[str, Any], run: Mapping[str, Any], measure: Measure, room: int, results: int | None
+) -> dict[str, Any]:
+    """The content with the run's own messages, of which `run` is the manifest entry, in `room` tokens.
+
+    Their results have no more than `results`. Both as far as that is possible.
+    """
+    manifest, before = content["context"], content["messages"][run["index"] :]
+    least = _least(before, measure)
+    given = max(room - least if results is None else min(results, room - least), 0)
+    shown, gone = shortened(before, measure, least + given)
+    tokens = sum(map(measure.message, shown))
+    if gone:
+        changed = {"bytes": len(compact(shown)), "tokens": tokens, "truncated": run["truncated"] + gone}
+        left_out = LeftOut(number_of(gone, "tool result"), RUN, Why.NO_ROOM)
+        blocks = [{**block, **changed} if block is run else block for block in manifest["blocks"]]
+        manifest = {**manifest, "blocks": blocks, "left_out": [*manifest["left_out"], left_out]}
+    if told := manifest.get("budget"):
+        # The messages before those of the run may be older than these.
+        wanted = run["tokens"] - least
+        figures = {"wanted": wanted, "given": min(given, wanted), "used": tokens - least}
+        of_results = {**told["blocks"][RESULTS], **figures}
+        manifest = {**manifest, "budget": {**told, "blocks": {**told["blocks"], RESULTS: of_results}}}
+    return {**content, "messages": [*content["messages"][: run["index"]], *shown], "context": manifest}
+
+
+def _least(run: Sequence[dict[str, Any]], measure: Measure) -> int:
+    """Tokens of the messages of a run whose results are all cut, as far as that makes them shorter."""
+    return sum(min(measure.message(message), measure.message(_left_out(message))) for message in run)
+
+
+def _left_out(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with a line for its result; any other as it is."""
+    if message["role"] != "tool":
+        return message
+    return {**message, "content": _LEFT_OUT.format(count=len(message["content"]))}
 
 
 def shortened(messages: Sequence[dict[str, Any]], measure: Measure, room: int) -> tuple[list[dict[str, Any]], int]:
@@ -338,7 +321,7 @@ def shortened(messages: Sequence[dict[str, Any]], measure: Measure, room: int) -
     for index in sorted(results, key=lambda index: (tokens[index] <= room, index)):
         if total <= room:
             break
-        shorter = {**messages[index], "content": _LEFT_OUT.format(count=len(messages[index]["content"]))}
+        shorter = _left_out(messages[index])
         gain = tokens[index] - measure.message(shorter)
         if gain > 0:
             shown[index], total, gone = shorter, total - gain, gone + 1

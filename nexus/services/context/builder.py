@@ -451,7 +451,7 @@ class ContextBuilder:
             [*await start.notes(), *context.session.notes, *notes, *assembled.repairs],
             context.left_out,
             meta=context.meta(build) if memory else None,
-            run_room=assembled.run_room,
+            results=assembled.results,
         )
 
     async def _agent_context(self, build: Build, start: RunStart, timings: _Timings) -> AgentContext:
@@ -506,7 +506,7 @@ def _closed(build: Build, prefix: RunPrefix) -> dict[str, Any]:
     """The content of the answer, within the window, checked and in the format that was asked for."""
     request = build.request
     content = build.budget_with(prefix.tools).close(
-        lambda measure: prefix.continued(request, measure, build.progress), prefix.meta, prefix.run_room
+        lambda measure: prefix.continued(request, measure, build.progress), prefix.meta, prefix.results
     )
     if found := faults(content["messages"]):
         _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))

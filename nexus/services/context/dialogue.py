@@ -15,7 +15,8 @@ from nexus.core.models import DEFAULT_SESSION, LeftOut, is_internal, parse_momen
 from nexus.services.context.blocks import Assembled, Block, Dropped, assemble, source_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
-from nexus.services.context.person_blocks import FACTS_HEAD, NO_FACTS, KnownFacts
+from nexus.services.context.fitting import Growing, Kept, fit, whole_block
+from nexus.services.context.person_blocks import NO_FACTS, KnownFacts
 from nexus.services.context.prompts import describe_tools, identity_block
 from nexus.services.history.forms import not_understood
 from nexus.services.history.merge import Utterance, merge, newest, read_dialogue
@@ -79,25 +80,42 @@ class DialogueInput:
 
 
 def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
-    """The messages within the budget, as far as leaving something out goes.
-
-    That is `[RECALL]`, then `[MOOD]`, then the oldest messages of the memory.
-    """
+    """The messages within the budget, as far as leaving out older messages of the memory, or a block, goes."""
     given = _bounded(given, budget.bounds) if budget.bounds else given
 
-    messages = given.history_size
-    with_mood = messages + (given.mood is not None)
+    def memory(measure: Measure, kept: int) -> int:
+        return measure.text(_memory(replace(given, history_size=kept)).block.text)
 
-    def with_memory(kept: int, measure: Measure | None, whole: Dropped) -> Assembled:
+    def assembled(kept: Kept, measure: Measure | None) -> Assembled:
         shorter = replace(
             given,
-            history_size=min(kept, messages),
-            recall=given.recall if kept > with_mood else None,
-            mood=given.mood if kept > messages else None,
+            history_size=kept.items["history"],
+            facts=given.facts.latest(kept.items["facts"]),
+            recall=given.recall if kept.items["recall"] else None,
+            mood=given.mood if kept.items["mood"] else None,
         )
-        return assemble_dialogue(shorter, measure, whole)
+        return assemble_dialogue(shorter, measure, kept.whole)
 
-    return budget.fit(with_memory, with_mood + (given.recall is not None))
+    blocks = {
+        "history": Growing(given.history_size, memory),
+        "facts": Growing(
+            len(given.facts.shown), lambda measure, kept: measure.text(given.facts.latest(kept).text) if kept else 0
+        ),
+        "recall": whole_block(given.recall),
+        "mood": whole_block(given.mood),
+    }
+    return fit(budget, blocks, assembled)
+
+
+def _memory(given: DialogueInput) -> "MemoryBlock":
+    return MemoryFormatter.render(
+        given.history,
+        given.history_size,
+        current_run_id=given.current_run_id,
+        truncate_chars=given.truncate_chars,
+        timezone_offset=given.timezone_offset,
+        show_tool_results=given.show_tool_results,
+    )
 
 
 def _bounded(given: DialogueInput, bounds: Bounds) -> DialogueInput:
@@ -118,14 +136,7 @@ def _bounded(given: DialogueInput, bounds: Bounds) -> DialogueInput:
 
 def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whole: Dropped = None) -> Assembled:
     """The five messages, and those of blocks that not every context has; with a measure the manifest has tokens."""
-    memory = MemoryFormatter.render(
-        given.history,
-        given.history_size,
-        current_run_id=given.current_run_id,
-        truncate_chars=given.truncate_chars,
-        timezone_offset=given.timezone_offset,
-        show_tool_results=given.show_tool_results,
-    )
+    memory = _memory(given)
     sections = [
         identity_block(),
         _capabilities(given.tools),
@@ -262,7 +273,7 @@ class FriendsInfoFormatter:
         """
         counted = CountingEscape()
         lines = ["[FRIENDS_INFO]", "About this friend:", "", *_known(user_profile, default_profile, counted)]
-        lines += ["", FACTS_HEAD, *facts.lines] if facts.lines else []
+        lines += ["", facts.text] if facts.shown else []
         return Block(
             tag="FRIENDS_INFO",
             role="user",

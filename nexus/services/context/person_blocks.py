@@ -5,8 +5,8 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, Self
 
 from nexus.core.person import MOST_EVIDENCE, Constraint, ConstraintKind, Fact
 from nexus.services.context.blocks import Block
@@ -62,23 +62,55 @@ def constraints_text(constraints: Sequence[Constraint]) -> str:
     return "".join(block.text for block in constraints_block(constraints))
 
 
-FACTS_HEAD: Final = "Known facts:"
+_FACTS: Final = "Known facts:"
+
+
+class ShownFact(NamedTuple):
+    """A line of `[FRIENDS_INFO]`, escaped.
+
+    Attributes:
+        age: how many others are newer.
+        sources: ids of the messages that say so, and of those that said what held before.
+        escaped: places that were marked.
+    """
+
+    age: int
+    text: str
+    sources: Sequence[str]
+    escaped: int
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFacts:
-    """The facts that `[FRIENDS_INFO]` shows, a line each, escaped.
+    """The facts that `[FRIENDS_INFO]` shows, in the order of their topics; `dropped` are not shown."""
 
-    Attributes:
-        sources: ids of the messages that say so, and of those that said what held before.
-        dropped: facts for which there was no room in their share.
-        escaped: places that were marked.
-    """
-
-    lines: Sequence[str] = ()
-    sources: tuple[str, ...] = ()
+    shown: Sequence[ShownFact] = ()
     dropped: int = 0
-    escaped: int = 0
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines, without a head."""
+        return [each.text for each in self.shown]
+
+    @property
+    def text(self) -> str:
+        """The lines behind their head."""
+        return "\n".join([_FACTS, *self.lines])
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Ids of messages, each once."""
+        return tuple(dict.fromkeys(source for each in self.shown for source in each.sources))
+
+    @property
+    def escaped(self) -> int:
+        """Places that were marked."""
+        return sum(each.escaped for each in self.shown)
+
+    def latest(self, count: int) -> Self:
+        """With no more than the latest of them."""
+        shown = [each for each in self.shown if each.age < count]
+        return replace(self, shown=shown, dropped=self.dropped + len(self.shown) - len(shown))
 
 
 NO_FACTS: Final = KnownFacts()
@@ -93,26 +125,17 @@ def known_facts(facts: Sequence[Fact], bounds: Bounds | None = None) -> KnownFac
     every = {each.id: each for each in facts}
     holding = sorted((each for each in facts if each.valid_from and each.holds), key=_topic)
     latest = sorted(holding, key=lambda each: (each.valid_from, each.id), reverse=True)
-    shown = {each.id: escape_counted(_line(each, every.get(each.supersedes or ""))) for each in holding}
-
-    def text(count: int) -> str:
-        return "\n".join([FACTS_HEAD, *(shown[each.id][0] for each in latest[:count])])
-
-    kept = {each.id for each in latest[: bounds.most("FACTS", len(latest), text) if bounds and latest else None]}
-    lines = [each for each in holding if each.id in kept]
-    evidence = [
-        source
-        for each in lines
-        for fact in (each, every.get(each.supersedes or ""))
-        if fact
-        for source in fact.evidence[:MOST_EVIDENCE]
-    ]
-    return KnownFacts(
-        [shown[each.id][0] for each in lines],
-        tuple(dict.fromkeys(evidence)),
-        len(holding) - len(lines),
-        sum(shown[each.id][1] for each in lines),
-    )
+    ages = {each.id: age for age, each in enumerate(latest)}
+    shown = []
+    for each in holding:
+        before = every.get(each.supersedes or "")
+        text, escaped = escape_counted(_line(each, before))
+        evidence = [*each.evidence[:MOST_EVIDENCE], *(before.evidence[:MOST_EVIDENCE] if before else ())]
+        shown.append(ShownFact(ages[each.id], text, evidence, escaped))
+    known = KnownFacts(shown)
+    if bounds is None or not shown:
+        return known
+    return known.latest(bounds.most("FACTS", len(shown), lambda count: known.latest(count).text))
 
 
 def _topic(fact: Fact) -> tuple[str, str, str]:

@@ -49,7 +49,7 @@ class RunPrefix(NamedTuple):
         left_out: what the messages do not show.
         constraints: those that were stored.
         meta: the figures of `[CONTEXT_META]`; None without it. Not kept.
-        run_room: tokens to which the run's later messages are cut; None if they need not be. Not kept.
+        results: tokens to which the results of the run's later messages are cut; None if they need not be. Not kept.
     """
 
     messages: list[dict[str, Any]]
@@ -60,7 +60,7 @@ class RunPrefix(NamedTuple):
     left_out: list[LeftOut]
     constraints: Sequence[Constraint] = ()
     meta: Meta | None = None
-    run_room: int | None = None
+    results: int | None = None
 
     def to_bytes(self) -> bytes:
         """The prefix as it is kept."""
@@ -90,7 +90,9 @@ class RunPrefix(NamedTuple):
         `progress` is that of their calls.
         `left_out` of its manifest has `LeftOut` values; `listed` makes them what is published.
         """
-        blocks = [_counted(block, self.messages, measure) for block in self.manifest["blocks"]]
+        # The shares of the first build, where this one counts, too.
+        manifest = {name: value for name, value in self.manifest.items() if measure or name != "budget"}
+        blocks = [_counted(block, self.messages, measure) for block in manifest["blocks"]]
         messages, notes, left_out = self.messages, [*self.notes], [*self.left_out]
         said = said_in(request)
         left_out += [
@@ -109,7 +111,7 @@ class RunPrefix(NamedTuple):
             "layout": request.layout,
             "messages": messages,
             "tools": self.tools,
-            "context": {**self.manifest, "notes": notes, "left_out": left_out, "blocks": blocks},
+            "context": {**manifest, "notes": notes, "left_out": left_out, "blocks": blocks},
             "degraded": list(self.degraded),
         }
 

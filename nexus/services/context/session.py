@@ -345,7 +345,7 @@ def _compaction(
     measure, limit = budget.measure, budget.limit
     if weights is None or measure is None or request.agent.kind == "sub":
         return None
-    taken = budget.besides(assembled.run_room)
+    taken = budget.besides(assembled.results)
     if not (cut or window.is_heavy(weights, taken, limit)):
         return None
     return CompactionRequest(

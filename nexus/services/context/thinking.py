@@ -6,7 +6,7 @@ The parts that change least come first, so that the beginning stays the same whi
 end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,6 +14,7 @@ from nexus.core.turns import ThinkingRound
 from nexus.services.context.blocks import Assembled, Block, Dropped, Joined, Section, assemble, source_of, text_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
+from nexus.services.context.fitting import Growing, Kept, fit, whole_block
 from nexus.services.context.memory_blocks import (
     NOTHING,
     Remembered,
@@ -67,27 +68,33 @@ def instructions() -> list[Block]:
 
 
 def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
-    """The two messages within the budget, as far as leaving something out goes.
-
-    That is `[RECALL]`, then `[MOOD]`, then the oldest turns, then rounds.
-    """
+    """The two messages within the budget, as far as leaving out older turns and rounds, or a block, goes."""
     given = _bounded(given, budget.bounds) if budget.bounds else given
-    turns, rounds = len(given.remembered.turns), len(given.rounds)
-    with_mood = turns + rounds + (given.mood is not None)
+    turns, rounds = given.remembered.turns, given.rounds
 
-    def with_newest(kept: int, measure: Measure | None, whole: Dropped) -> Assembled:
-        gone = max(rounds - kept, 0)
+    def of(part: Callable[[int], Sequence[Block]], most: int) -> Growing:
+        return Growing(most, lambda measure, kept: measure.text(text_of(part(kept))))
+
+    def assembled(kept: Kept, measure: Measure | None) -> Assembled:
+        gone = len(rounds) - kept.items["rounds"]
         shorter = replace(
             given,
-            remembered=without_oldest(given.remembered, max(turns - max(kept - rounds, 0), 0)),
-            rounds=given.rounds[gone:],
+            remembered=without_oldest(given.remembered, len(turns) - kept.items["history"]),
+            rounds=rounds[gone:],
             rounds_dropped=given.rounds_dropped + gone,
-            recall=given.recall if kept > with_mood else None,
-            mood=given.mood if kept > turns + rounds else None,
+            recall=given.recall if kept.items["recall"] else None,
+            mood=given.mood if kept.items["mood"] else None,
         )
-        return assemble_thinking(shorter, measure, whole)
+        return assemble_thinking(shorter, measure, kept.whole)
 
-    return budget.fit(with_newest, with_mood + (given.recall is not None))
+    blocks = {
+        # Of the past this layout shows turns and nothing else.
+        "history": of(lambda kept: _turns_part(without_oldest(given.remembered, len(turns) - kept)), len(turns)),
+        "rounds": of(lambda kept: _rounds_part(rounds[len(rounds) - kept :]), len(rounds)),
+        "recall": whole_block(given.recall),
+        "mood": whole_block(given.mood),
+    }
+    return fit(budget, blocks, assembled)
 
 
 def _bounded(given: ThinkingInput, bounds: Bounds) -> ThinkingInput:

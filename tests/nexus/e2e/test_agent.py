@@ -117,6 +117,9 @@ async def test_the_golden_request(
     assert f"tokens_used: {counted['used']}" in meta
     assert sum(map(int, filter(None, (first.pop("tokens"), last.pop("tokens"))))) < counted["used"]
     assert (last["tag"], meta[0], last.pop("bytes")) == ("CONTEXT_META", "[CONTEXT_META]", len("\n".join(meta)))
+    told = content["context"].pop("budget")
+    assert told["limit"] == counted["limit"]
+    assert all(share["used"] == share["wanted"] for share in told["blocks"].values())
     assert set(content["context"].pop("timings_ms")) == {"queue", "gather", "assemble", "build"}
     assert json.dumps(content, ensure_ascii=False, indent=2) + "\n" == expected
 

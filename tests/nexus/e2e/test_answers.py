@@ -52,6 +52,8 @@ async def test_the_golden_request(
     assert first.pop("bytes") == len(identity["content"].encode())
     counted = content["context"].pop("tokens")
     assert counted["used"] > first.pop("tokens") + sum(block["tokens"] for block in others) + counted["tools"]
+    told = content["context"].pop("budget")["blocks"]
+    assert 0 < told["history"]["used"] == told["history"]["wanted"] < others[1]["tokens"]
     assert set(content["context"].pop("timings_ms")) == {"queue", "gather", "assemble", "build"}
     assert json.dumps(content, ensure_ascii=False, indent=2) + "\n" == expected
 

@@ -19,7 +19,7 @@ from nexus.core.working_memory import Detail, Overview, Snapshot
 from nexus.services.context.agent import AgentInput, fit_agent
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.bounds import Bounds, Shares
-from nexus.services.context.budget import Budget, WindowSettings, close
+from nexus.services.context.budget import Budget, close
 from nexus.services.context.dialogue import DialogueInput, fit_dialogue
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
@@ -104,7 +104,7 @@ def fitted(layout: str, text: str, limit: int, form: str, counter: TokenCounter 
     if layout == "dialogue":
         return fit_dialogue(a_dialogue(text), given_budget)
     kind = "sub" if layout == "sub" else "main"
-    return fit_agent(an_agent(text, kind, details=60), given_budget, WindowSettings())
+    return fit_agent(an_agent(text, kind, details=60), given_budget)
 
 
 def shown(made: Assembled, tag: str) -> str:
@@ -209,7 +209,7 @@ class TestRealVocabulary:
         counter = open_tokenizer("o200k_base")
         given_budget = budget("agent", 128_000, counter=counter)
         alone = replace(an_agent("", details=3), snapshot=an_agent(text).snapshot)
-        made = fit_agent(alone, given_budget, WindowSettings())
+        made = fit_agent(alone, given_budget)
         tokens = Measure(counter).text(shown(made, "WORKING_MEMORY"))
         assert 25_600 * 0.5 < tokens <= 25_600
         assert shown(made, "WORKING_MEMORY").endswith(f" of {len(text.strip())} characters)")
@@ -218,7 +218,7 @@ class TestRealVocabulary:
         """The longest goal, role and overview that are accepted, in English and a usual window."""
         text = ("Read the reviews of the last two years and compare what they say. " * 500)[:24_000]
         given_input = replace(an_agent(text), agent=Agent(system_prompt=text))
-        made = fit_agent(given_input, budget("agent", 128_000, counter=open_tokenizer("o200k_base")), WindowSettings())
+        made = fit_agent(given_input, budget("agent", 128_000, counter=open_tokenizer("o200k_base")))
         assert [
             tag for tag in ("AGENT_ROLE", "TASK_CONTEXT", "WORKING_MEMORY") if "(cut after" in shown(made, tag)
         ] == []
@@ -234,7 +234,7 @@ def test_todos_that_go() -> None:
     given_input = AgentInput(
         Window(), "now", agent=Agent(system_prompt="Help."), state=SessionState(todos=tuple(todos))
     )
-    made = fit_agent(given_input, budget("agent", 2_000), WindowSettings())
+    made = fit_agent(given_input, budget("agent", 2_000))
     lines = shown(made, "TODO_LIST").splitlines()[2:]
     assert [line.split()[3] for line in lines[:-1]] == ["4", "5", "6", "7", "8", "9"]
     assert lines[-1] == "- (6 more, for which there is no room)"

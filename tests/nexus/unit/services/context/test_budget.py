@@ -43,13 +43,6 @@ def test_the_limit(window: int | None, most: int | None, limit: int) -> None:
     assert settings.limit("agent", window) == limit
 
 
-def test_what_is_left() -> None:
-    """Of the limit what comes with the messages is gone; two blocks have their shares of all of it."""
-    room = WindowSettings().room(MEASURE, 10_000, 4_000)
-    assert (room.tokens, room.turns, room.pinned) == (6_000, 1_000, 2_000)
-    assert SETTINGS.room(MEASURE, 1_000, 4_000).tokens == 0
-
-
 @pytest.mark.parametrize(("total", "heavy"), [(7_399, False), (7_400, True), (20_000, True)])
 def test_three_quarters(total: int, heavy: bool) -> None:
     """The bound belongs to what is compacted, and what comes with the messages counts."""
