@@ -30,6 +30,7 @@ from nexus.services.context.bounds import BUDGET, Share, Shares
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.person_blocks import constraints_text
+from nexus.services.context.request import AUTO, HISTORY_SIZES
 from nexus.services.memory.compactor import CompactionSettings, Compactor
 from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
 from nexus.services.memory.service import WorkingMemory
@@ -354,9 +355,10 @@ def window_settings(settings: Settings) -> WindowSettings:
 def builder_settings(settings: Settings) -> BuilderSettings:
     """How contexts are built."""
     defaults, layouts, memory = settings.user_defaults, settings.layouts, settings.memory
+    size = defaults.config.history_context_size or memory.history_context_size
     return BuilderSettings(
         default_layout=layouts.default,
-        history_size=defaults.config.history_context_size or memory.history_context_size,
+        history_size=HISTORY_SIZES[1] if size == AUTO else size,
         truncate_chars=memory.truncate_chars,
         show_tool_results=memory.show_tool_results == "short",
         default_profile=defaults.prompts.friends_profile.content,

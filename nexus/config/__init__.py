@@ -5,7 +5,17 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, LiteralString
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import PydanticCustomError
 
 from nexus.core.recall import Language
@@ -324,10 +334,26 @@ class BudgetSettings(_Section):
             yield f"memory.budget: the floors and constraints.ceiling are {together} together; at most 1 is allowed"
 
 
+_NUMBER_OF_MESSAGES: Final = TypeAdapter(Annotated[int, Field(ge=1, le=200)])
+
+
+def _checked_size(value: Any) -> Any:
+    if value is None or value == "auto":
+        return value
+    try:
+        return _NUMBER_OF_MESSAGES.validate_python(value)
+    except ValidationError:
+        raise PydanticCustomError(RULE, "a whole number from 1 to 200, or auto, is needed") from None
+
+
+# `auto`: as many as have room.
+_HistorySize = Annotated[int | Literal["auto"], BeforeValidator(_checked_size)]
+
+
 class MemorySettings(_Section):
     """How much of the past is shown, and how it is kept (contract §4.3, §6, §7)."""
 
-    history_context_size: int = Field(default=20, ge=1, le=200)
+    history_context_size: _HistorySize = 20
     truncate_chars: int = Field(default=500, ge=20, le=20_000)
     show_tool_results: Annotated[Literal["off", "short"], BeforeValidator(_off_in_yaml)] = "off"
     summary_detail_level: Level = "detailed"
@@ -421,7 +447,7 @@ class ToolSettings(_Section):
 class UserConfigDefaults(_Section):
     """Settings of owners without their own."""
 
-    history_context_size: int | None = Field(default=None, ge=1, le=200)
+    history_context_size: _HistorySize | None = None
 
 
 class FriendsProfileDefault(_Section):

@@ -45,6 +45,7 @@ from nexus.services.text.escape import canonical
 MAX_INPUT_CHARS: Final = 32_000
 DEADLINE_MS: Final = (100, 60_000)
 HISTORY_SIZES: Final = (1, 200)
+AUTO: Final = "auto"
 CONTEXT_WINDOWS: Final = (1_000, 10_000_000)
 MOST_AFTER: Final = 100
 REPLY_TO: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -283,16 +284,19 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
 
 
 def read_history_size(profile: Mapping[str, Any] | None, default: int) -> tuple[int, list[str]]:
-    """The number of messages that an owner's profile asks for (contract §4.3), and a note where it is not granted."""
+    """The number of messages that an owner's profile asks for (contract §4.3), and a note where it is not granted.
+
+    `auto` asks for as many as are ever read: a context shows those that have room.
+    """
     overrides = profile.get("config_overrides") if profile else None
     wanted = overrides.get("history_context_size") if isinstance(overrides, Mapping) else None
     if wanted is None:
         return default, []
     low, high = HISTORY_SIZES
     where = "user_profile.config_overrides.history_context_size"
-    number = _whole(wanted)
+    number = high if wanted == AUTO else _whole(wanted)
     if number is None:
-        return default, [f"{where}: a whole number from {low} to {high} is allowed, {default} is used"]
+        return default, [f"{where}: a whole number from {low} to {high}, or {AUTO}, is allowed, {default} is used"]
     size = min(max(number, low), high)
     return size, [] if size == number else [f"{where}: {low} to {high} are allowed, {size} is used"]
 

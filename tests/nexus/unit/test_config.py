@@ -202,7 +202,11 @@ class TestFaults:
             ("bus: {heartbeat_s: .inf}", "bus.heartbeat_s: a number of seconds from 0.05 to 60 is needed"),
             (
                 "memory: {history_context_size: 201}",
-                "memory.history_context_size: a whole number from 1 to 200 is needed",
+                "memory.history_context_size: a whole number from 1 to 200, or auto, is needed",
+            ),
+            (
+                "user_defaults: {config: {history_context_size: all}}",
+                "user_defaults.config.history_context_size: a whole number from 1 to 200, or auto, is needed",
             ),
             (
                 "retention: {messages_days: 0}",

@@ -34,6 +34,17 @@ def test_the_budget_reaches_the_window() -> None:
     assert made == {**BUDGET, "history": BUDGET["history"]._replace(floor=0.3)}
 
 
+@pytest.mark.parametrize(
+    ("memory", "of_owners", "size"), [(7, None, 7), (7, 9, 9), ("auto", None, 200), (7, "auto", 200), ("auto", 9, 9)]
+)
+def test_how_many_messages(memory: int | str, of_owners: int | str | None, size: int) -> None:
+    """As many as are ever read where it is auto: those are shown that have room."""
+    made = Settings(
+        memory={"history_context_size": memory}, user_defaults={"config": {"history_context_size": of_owners}}
+    )
+    assert builder_settings(made).history_size == size
+
+
 def test_the_layouts_with_recall() -> None:
     """None by default."""
     assert builder_settings(Settings()).recall == frozenset()

@@ -3,16 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import LeftOut, Why
 from nexus.services.context.blocks import Assembled
+from nexus.services.context.bounds import BUDGET
 from nexus.services.context.budget import Budget
-from nexus.services.context.dialogue import DialogueInput, assemble_dialogue, fit_dialogue
+from nexus.services.context.dialogue import DialogueInput, MemoryFormatter, assemble_dialogue, fit_dialogue
 from nexus.services.text.escape import BLOCK_TAGS, escape
 from nexus.services.text.tokens import Measure
-from tests.nexus.support.fake_counter import FakeCounter
+from tests.nexus.support.fake_counter import FakeCounter, words_of
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -117,6 +119,24 @@ def test_as_much_as_fits(beside: int) -> None:
         more = assemble_dialogue(replace(asked, history_size=shown + 1))
         assert measure.messages(more.messages) > least + beside
     assert made == within(asked, least + beside)
+
+
+@pytest.mark.parametrize("ceiling", [0.05, 0.1, 0.3, 1.0])
+def test_as_many_as_their_share_holds(ceiling: float) -> None:
+    """Of as many as are ever read, also in a context that fits; the block says how many these are."""
+    measure, limit = Measure(FakeCounter()), 8_000
+    said = [row(f"h{number}", "HUMAN", words_of(60), number % 60, run=f"p{number}") for number in range(200)]
+    asked = replace(GIVEN, history=said, history_size=200)
+    shares = {**BUDGET, "history": BUDGET["history"]._replace(ceiling=ceiling)}
+    made = fit_dialogue(asked, Budget(limit, measure=measure, blocks=shares))
+    shown = made.manifest["history"]["shown"]
+    assert made.messages[2]["content"].startswith(f"[SHARED_MEMORY count={shown}]\n")
+
+    def tokens(kept: int) -> int:
+        return measure.text(MemoryFormatter.format_shared_memory(said, kept, current_run_id="run_2"))
+
+    share = min(int(limit * ceiling), limit - measure.messages(made.messages) + tokens(shown) - tokens(0))
+    assert tokens(shown) - tokens(0) <= share < tokens(shown + 1) - tokens(0)
 
 
 def counted(made: Assembled) -> Assembled:

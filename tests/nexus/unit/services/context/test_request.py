@@ -440,7 +440,7 @@ class TestHistorySize:
         """The default."""
         assert read_history_size(profile, 20) == (20, [])
 
-    @pytest.mark.parametrize(("wanted", "size"), [(1, 1), (200, 200), (7, 7), (7.0, 7)])
+    @pytest.mark.parametrize(("wanted", "size"), [(1, 1), (200, 200), (7, 7), (7.0, 7), ("auto", 200)])
     def test_a_wish(self, wanted: Any, size: int) -> None:
         """As wanted, a whole number in whatever type."""
         assert read_history_size({"config_overrides": {"history_context_size": wanted}}, 20) == (size, [])
@@ -452,14 +452,13 @@ class TestHistorySize:
         assert found == size
         assert notes == [f"user_profile.config_overrides.history_context_size: 1 to 200 are allowed, {size} is used"]
 
-    @pytest.mark.parametrize("wanted", ["many", "7", True, [], 7.5, float("inf"), float("nan")])
+    @pytest.mark.parametrize("wanted", ["many", "7", "Auto", True, [], 7.5, float("inf"), float("nan")])
     def test_nonsense(self, wanted: Any) -> None:
         """The default, and a note."""
         found, notes = read_history_size({"config_overrides": {"history_context_size": wanted}}, 20)
         assert found == 20
-        assert notes == [
-            "user_profile.config_overrides.history_context_size: a whole number from 1 to 200 is allowed, 20 is used"
-        ]
+        allowed = "a whole number from 1 to 200, or auto, is allowed, 20 is used"
+        assert notes == [f"user_profile.config_overrides.history_context_size: {allowed}"]
 
 
 _VALUES = st.recursive(
