@@ -428,7 +428,7 @@ class Facts:
         """
         slot = slot_of(topic, sub_topic)
         times = [time for each in await self._of(origin.owner_key, slot) for time in (each.valid_from, each.valid_to)]
-        after = [time + _LEAST for time in times if time]
+        after = [_next(time) for time in times if time]
         said = statement(
             replace(origin, said_at=max(origin.said_at, *after)) if after else origin,
             topic,
@@ -486,6 +486,14 @@ def read_rows(rows: Iterable[Row], owner_key: str) -> list[Statement]:
         where = ".".join(map(str, faults[0]["loc"]))
         _log.warning("stored_facts_passed_over", rows=len(faults), reason=f"{where}: {faults[0]['type']}")
     return found
+
+
+def _next(moment: datetime) -> datetime:
+    """The next moment that a store tells apart; the last one there is has none."""
+    try:
+        return moment + _LEAST
+    except OverflowError:
+        return moment
 
 
 def _key(owner_key: str) -> Key:

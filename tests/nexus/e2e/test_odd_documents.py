@@ -15,6 +15,7 @@ from pymongo.errors import BulkWriteError
 from nexus.adapters.mongo import Driver
 from nexus.adapters.mongo.store import open_mongo
 from nexus.core.errors import NexusError, StoreUnavailableError
+from nexus.core.person import Statement
 from nexus.core.ports.store import TransferableStore
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.memory.documents import audit
@@ -42,6 +43,7 @@ LAYOUTS: Final = {
     "messages": ("agent", "dialogue"),
     "turns": ("thinking",),
     "identities": ("dialogue",),
+    "facts": ("dialogue",),
     **dict.fromkeys(("memory_details", "working_memory", "compactions", "session_states"), ("agent",)),
 }
 # Sessions that are audited and exported, and whose memory is used by a model: those of some types.
@@ -51,6 +53,7 @@ TOOLS: Final[Mapping[str, Document]] = {
     "read_memory_detail": {"name": "n3"},
     "write_memory_detail": {"name": "mine", "content": "Kept."},
     "update_working_memory": {"content": "# Mine"},
+    "remember": {"topic": "home", "sub_topic": "city", "value": "Faro"},
     "compact_history": {"target": "all", "strategy": "archive", "keep_recent": 0},
 }
 # Fields that may be long: one is enough where there are many documents.
@@ -73,6 +76,12 @@ MANY: Final[Mapping[str, list[Document]]] = {
     "memory_details": [
         Detail(name="n", version=1, bytes=4, updated_at=NOW, content="kept").model_dump(),
         Detail(name="a", version=1, kind="archive", bytes=4, updated_at=NOW, content="kept", compaction=1).model_dump(),
+    ],
+    "facts": [
+        Statement(
+            id="m", owner_key="o", topic="home", sub_topic="city", value="Porto", evidence=("m1",), said_at=NOW
+        ).model_dump(mode="json")
+        | {"said_at": NOW}
     ],
 }
 # and of these the newest counts.

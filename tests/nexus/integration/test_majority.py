@@ -13,8 +13,10 @@ from pymongo import AsyncMongoClient
 from nexus.adapters.mongo import Driver, MongoStore, open_mongo
 from nexus.adapters.mongo.schema import WORDS
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.person import Statement
 from nexus.core.ports import Row
 from nexus.core.ports.memory import TurnTouch
+from nexus.services.person.facts import Origin, statement
 from tests.nexus.contract.test_memory import compaction, detail, overview
 from tests.nexus.contract.test_turns import turn
 from tests.nexus.support.drivers import DRIVERS
@@ -25,7 +27,7 @@ from tests.nexus.support.waiting import PATIENCE_S, until
 
 # Every kind of document, as the store has them before: one each, acknowledged.
 _BEFORE = dict.fromkeys(
-    ("messages", "session_states", "turns", "working_memory", "memory_details", "compactions", "tools"), 1
+    ("messages", "session_states", "facts", "turns", "working_memory", "memory_details", "compactions", "tools"), 1
 )
 _ID = ObjectId()
 _REFUSED = "what a validator does not accept"
@@ -35,12 +37,17 @@ def _definition(name: str) -> Row:
     return {"type": "function", "function": {"name": name}}
 
 
+def _said(value: str) -> Statement:
+    return statement(Origin("o", value, moment(1)), "home", value)
+
+
 async def _prepare(store: MongoStore, uri: str) -> None:
     await store.prepare()
     async with AsyncMongoClient[Row](uri) as client:
         await client["d"].command("collMod", "messages", validator={"content": {"$ne": _REFUSED}})
     await store.insert_message(row(1))
     await store.put_session_state("o", "s", {"n": 1}, 0)
+    await store.facts.add_statements("o", [_said("Lisbon")])
     await store.turns.insert_turns([turn(1)])
     await store.memory.insert_overview(overview(1))
     await store.memory.insert_details([detail("a")])
@@ -54,6 +61,7 @@ def _inserts(store: MongoStore) -> dict[str, Callable[[], Awaitable[Any]]]:
     return {
         "messages": lambda: store.insert_message(row(2)),
         "session_states": lambda: store.put_session_state("o", "s2", {"n": 1}, 0),
+        "facts": lambda: store.facts.add_statements("o", [_said("Porto")]),
         "turns": lambda: store.turns.insert_turns([turn(2)]),
         "working_memory": lambda: store.memory.insert_overview(overview(2)),
         "memory_details": lambda: store.memory.insert_details([detail("b")]),
