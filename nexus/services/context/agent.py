@@ -125,7 +125,8 @@ class AgentContext:
         """The view for later builds of the run, where this is the first."""
         session, remembered = self.session, self.past.remembered
         until = UntilShown.of(session.rows)
-        shown = {source for block in self.assembled.manifest["blocks"] for source in block["sources"]}
+        # No set: a row may have anything as its id.
+        shown = [source for block in self.assembled.manifest["blocks"] for source in block["sources"]]
         progress = {
             row["_id"]: row["metadata"]
             for row in session.rows
