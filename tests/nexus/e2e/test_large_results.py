@@ -219,6 +219,7 @@ async def test_an_archive_has_the_whole(
     assert compaction["tokens_before"] < 1_500
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("mode")
 async def test_two_replicas(environment: Environment, mongo_janitor: MongoClient[Document], database_name: str) -> None:
     """Whichever records and whichever answers: no context of a run shows a result whole, and one row is kept."""
@@ -248,10 +249,10 @@ async def test_what_is_sent(
     place = Place(redis_url, mongo_uri, database_name)
     for above in (8_192, 0):
         async with serving(environment | place.environment | {"NEXUS_TOOLS__CONDENSE_ABOVE": str(above)}):
-            played[above] = await play(place, turns=8, window=64_000)
+            played[above] = await play(place, turns=6, window=48_000)
         mongo_janitor.drop_database(database_name)
     condensed, whole = played[8_192], played[0]
     assert sum(condensed.sent) <= 0.35 * sum(whole.sent)
     assert condensed.reused >= whole.reused
-    assert [*condensed.handles] == [*range(8)]
+    assert [*condensed.handles] == [*range(6)]
     assert whole.handles == {}
