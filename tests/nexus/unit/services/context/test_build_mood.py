@@ -148,7 +148,7 @@ async def test_later_builds_show_the_same_bytes(layout: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_where_there_is_no_room(layout: str) -> None:
-    """It goes behind `[RECALL]` and before memory, and is named as left out."""
+    """In smaller and smaller windows it goes after `[RECALL]` and before memory, and is named as left out."""
     store = FakeStore()
     store.plant("messages", [an_hour_before(number, f"train {number} " * 20) for number in range(10)])
     recall = WordCounts([said(1, "terrified of trains", session="old")])
@@ -165,9 +165,10 @@ async def test_where_there_is_no_room(layout: str) -> None:
             assert {"RECALL", "MOOD"} <= shown ^ left_out
             whole_memory = not left_out & {"SHARED_MEMORY", "HISTORY", "THINKING_ROUNDS"}
             seen.append(("RECALL" in shown, "MOOD" in shown, whole_memory))
-    assert seen == sorted(seen, reverse=True)
-    assert {each[:2] for each in seen} == {(True, True), (False, True), (False, False)}
-    assert all(whole for _, has_mood, whole in seen if has_mood)
+    assert {(True, True), (False, True), (False, False)} <= {each[:2] for each in seen}
+    # Whole messages that are left out may leave room for them again.
+    without = [[*(shown[part] for shown in seen), False].index(False) for part in range(3)]
+    assert without == sorted(without)
 
 
 @pytest.mark.parametrize("where", ["agent", "metadata"])
