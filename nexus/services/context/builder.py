@@ -189,7 +189,7 @@ class ContextBuilder:
             chars = sum(len(compact([each.content, each.metadata.get("tool_calls")])) for each in request.later)
             # Before all else, so that none of them counts as recorded later than the run's own input.
             unrecorded = await self._unrecorded(request, deadline)
-            progress = await self._progress(request, deadline)
+            progress = await self._progress(request, chars, deadline)
             request = await self._condensed(request, chars, deadline)
             admitted = partial(run_messages, request, progress)
             run = await computed(request.owner_key, chars, admitted) if request.later else None
@@ -240,9 +240,9 @@ class ContextBuilder:
             _log.warning("degraded", part="after", reason=str(error))
             return len(request.after)
 
-    async def _progress(self, request: BuildRequest, deadline: Deadline) -> Sequence[HistoryMessage]:
+    async def _progress(self, request: BuildRequest, chars: int, deadline: Deadline) -> Sequence[HistoryMessage]:
         """What was reported of the run's own calls that have no result; nothing where it is not read in time."""
-        if not request.later or not awaits_results(request):
+        if not request.later or not await computed(request.owner_key, chars, partial(awaits_results, request)):
             return ()
         try:
             with anyio.fail_after(deadline.left_s * _GATHERING * FIRST):

@@ -53,6 +53,8 @@ from nexus.services.text.escape import one_line
 _log = structlog.get_logger(__name__)
 
 MOST_STATEMENTS: Final = 5_000
+# Of them for what takes back and for operators alone, so that what is wrong can be mended where nothing else is kept.
+_RESERVED: Final = 500
 # Replicas that write at once may go beyond the limit by what each of them holds.
 _MOST_READ: Final = 2 * MOST_STATEMENTS
 # Messages that are looked up at once.
@@ -375,7 +377,9 @@ class Facts:
 
     async def statements(self, owner_key: str) -> list[Statement]:
         """Every stored statement of the owner, the latest first. Raises as `facts`."""
-        return read_rows(await self._store.statements(owner_key, limit=_MOST_READ), owner_key)
+        await self._messages.settled(_key(owner_key))
+        rows = await self._store.statements(owner_key, limit=_MOST_READ)
+        return await computed(owner_key, len(rows) * _STATEMENT_CHARS, lambda: read_rows(rows, owner_key))
 
     async def add(self, owner_key: str, statements: Sequence[Statement]) -> None:
         """Keep statements of an owner, each once.
@@ -385,12 +389,13 @@ class Facts:
             StoreUnavailableError: some of them may be kept; adding them again keeps each once.
         """
         known = await self._store.count_statements(owner_key)
-        if known + len(statements) > MOST_STATEMENTS:
+        mends = all(each.retires or each.source == "operator" for each in statements)
+        most = MOST_STATEMENTS if mends else MOST_STATEMENTS - _RESERVED
+        if known + len(statements) > most:
             kept = {row.get("id") for row in await self._store.statements(owner_key, limit=_MOST_READ)}
             new = sum(each.id not in kept for each in statements)
-            if new and known + new > MOST_STATEMENTS:
-                reason = f"of the owner {known} statements are kept, and at most {MOST_STATEMENTS} may be"
-                raise StoreRejectedError(reason)
+            if new and known + new > most:
+                raise StoreRejectedError(f"of the owner {known} statements are kept, and at most {most} may be")
         await self._store.add_statements(owner_key, statements)
 
     async def remember(  # noqa: PLR0917  # the arguments of the tool, and where they come from
@@ -427,8 +432,8 @@ class Facts:
             StoreRejectedError, StoreUnavailableError: as `add`.
         """
         slot = slot_of(topic, sub_topic)
-        times = [time for each in await self._of(origin.owner_key, slot) for time in (each.valid_from, each.valid_to)]
-        after = [_next(time) for time in times if time]
+        every = await self.statements(origin.owner_key)
+        after = [_next(each.said_at) for each in every if slot_of(each.topic, each.sub_topic) == slot]
         said = statement(
             replace(origin, said_at=max(origin.said_at, *after)) if after else origin,
             topic,
@@ -439,10 +444,8 @@ class Facts:
             retires=retires,
         )
         await self.add(origin.owner_key, [said])
-        return await self._of(origin.owner_key, slot)
-
-    async def _of(self, owner_key: str, slot: Slot) -> list[Fact]:
-        return [each for each in await self.facts(owner_key) if slot_of(each.topic, each.sub_topic) == slot]
+        facts = await self.facts(origin.owner_key)
+        return [each for each in facts if slot_of(each.topic, each.sub_topic) == slot]
 
     async def _write(self, key: Key, accepted: Sequence[_Accepted]) -> None:
         await self.add(key[0], [each for item in accepted for each in item.statements])

@@ -221,7 +221,7 @@ class _Facts:
             yield key, f"fact {key}", b""
 
     async def insert(self, documents: Sequence[Row]) -> int:
-        await Facts(self.store.facts).add(self.session[0], [*map(Statement.model_validate, documents)])
+        await self.store.facts.add_statements(self.session[0], [*map(Statement.model_validate, documents)])
         return len(documents)
 
 

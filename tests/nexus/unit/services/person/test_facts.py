@@ -18,7 +18,6 @@ from nexus.core.models import Message, Role, utc_now
 from nexus.core.person import Fact, FactLevel, Statement
 from nexus.core.ports import Row
 from nexus.services.person.facts import (
-    MOST_STATEMENTS,
     Facts,
     Origin,
     facts_of,
@@ -339,16 +338,30 @@ async def test_what_is_unwritten_at_the_end_is_told() -> None:
 async def test_an_owner_has_a_bounded_number_of_statements() -> None:
     """More are refused with the reason; what is kept already may come again."""
     facts, settled = Facts(FakeStore().facts), list[str | None]()
-    await facts.add("ada", [said(f"v{second}", second, topic="other") for second in range(MOST_STATEMENTS - 2)])
+    await facts.add("ada", [said(f"v{second}", second, topic="other") for second in range(4_498)])
     async with facts.running():
         for second in (1, 2, 3, 2):
             facts.offer(message(city(f"v{second}"), second), 100, settled.append)
             await facts.pending.none()
         assert [settled[0], settled[1], settled[3]] == [None] * 3
-        assert "of the owner 5000 statements are kept, and at most 5000 may be" in (settled[2] or "")
+        assert "of the owner 4500 statements are kept, and at most 4500 may be" in (settled[2] or "")
         assert values(await facts.facts("ada"))[0] == "v2"
-        with pytest.raises(StoreRejectedError, match="at most 5000"):
+        with pytest.raises(StoreRejectedError, match="at most 4500"):
             await facts.remember("ada", "s", "c", "tea", "green")
+
+
+async def test_where_nothing_else_is_kept_what_is_wrong_can_be_mended() -> None:
+    """The last statements of an owner are for what takes back and for operators."""
+    facts = Facts(FakeStore().facts)
+    await facts.add("ada", [said("Lisbon", 1)])
+    await facts.add("ada", [said(f"v{second}", second, topic="other") for second in range(4_499)])
+    operator = Origin("ada", "op_1", utc_now(), source="operator")
+    assert values(await facts.say(operator, "home", "Porto", "city")) == ["Porto"]
+    await facts.add("ada", [retired("Porto", 10**9)])
+    assert values(await facts.facts("ada")) == ["v4498"]
+    await facts.add("ada", [retired("Porto", 10**9 + second) for second in range(1, 499)])
+    with pytest.raises(StoreRejectedError, match="at most 5000"):
+        await facts.add("ada", [retired("Porto", 10**9 - 1)])
 
 
 class MixedFacts(FakeFacts):
@@ -396,6 +409,16 @@ async def test_what_is_said_now_comes_after_clocks_that_are_ahead() -> None:
         operator = Origin("ada", "op_1", utc_now(), source="operator")
         assert values(await facts.say(operator, "home", "", "city", retires=True)) == []
         assert values(await facts.say(replace(operator, key="op_2"), "home", "Lisbon", "city")) == ["Lisbon"]
+
+
+async def test_what_is_said_now_comes_after_what_only_confirmed_a_value() -> None:
+    """A value may have been said again by a clock that is ahead, and what does not hold have been taken back by one."""
+    facts, soon = Facts(FakeStore().facts), utc_now() + timedelta(seconds=200)
+    operator = Origin("ada", "op_1", utc_now(), source="operator")
+    tea = statement(Origin("ada", "msg_3", soon), "tea", "", retires=True)
+    await facts.add("ada", [said("Faro", 1), said("Faro", 2).model_copy(update={"said_at": soon}), tea])
+    assert values(await facts.say(operator, "home", "Porto", "city")) == ["Porto"]
+    assert values(await facts.say(operator, "tea", "green")) == ["green"]
 
 
 async def test_facts_without_evidence_are_known() -> None:

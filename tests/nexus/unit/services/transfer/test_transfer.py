@@ -437,7 +437,8 @@ async def test_facts_in_the_way() -> None:
     store.fill()
     await Facts(store.facts).add("ada", [a_statement(1)])
     folder = await exported(store)
-    others = [statement(Origin("ada", f"o{n}", NOW), "other", f"v{n}") for n in range(MOST_STATEMENTS)]
+    operators = (Origin("ada", f"o{n}", NOW, source="operator") for n in range(MOST_STATEMENTS))
+    others = [statement(origin, "other", origin.key) for origin in operators]
     await Facts(copy.facts).add("ada", others)
     with pytest.raises(NexusError, match=r"facts.jsonl: 5001 statements of the owner would be kept, at most 5000"):
         await imported(copy, folder)
