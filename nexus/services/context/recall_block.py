@@ -1,7 +1,7 @@
 """`[RECALL]`: messages of earlier conversations that may help now, with those around them (contract §14). Pure.
 
 - Every message is one line behind a head, so that no text can pass for a line of the block.
-- By default (`memory.budget.recall.floor` 0) it takes only room that all else leaves: nothing changes where it is shown.
+- By default (`memory.budget.recall`) it takes only room that all else leaves: nothing changes where it is shown.
 - Later builds of a run show the block of the first, with the same bytes.
 """
 
