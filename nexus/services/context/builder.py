@@ -405,7 +405,11 @@ class ContextBuilder:
             degraded = self._degraded(gathered.missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = offered(self._sources.tools, build.request, build.settings.dialogue_tools)
-            return _dialogue_prefix(build, gathered, tools, degraded), gathered.complete
+            chars, prefix = (
+                sum(map(chars_of, gathered.rows)),
+                partial(_dialogue_prefix, build, gathered, tools, degraded),
+            )
+            return await computed(build.request.owner_key, chars, prefix), gathered.complete
 
     async def _thinking(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
         view, stored = await read_beginning(self._sources, build, ThinkingView.from_bytes)

@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -75,6 +75,8 @@ def fit(
 
     Where it cannot fit it has nothing of the blocks, and `Budget.close` refuses it.
     """
+    # Each number of items is weighed once, however often it is tried.
+    blocks = {name: replace(block, weigh=cache(block.weigh)) for name, block in blocks.items()}
     every, measure = {name: block.most for name, block in blocks.items()}, budget.measure
     if measure is None:
         return assemble(Kept(every), None)
