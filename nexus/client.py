@@ -357,8 +357,10 @@ class ContextClient:
     ) -> int:
         """Set constraints, `{"op": "add", "constraints": […]}`, or take them back with `retire` (contract §15).
 
-        `run_id` is needed for those of scope `run` alone. Returns and raises as `send_state`.
+        Returns and raises as `send_state`; ValueError where one is of scope `run`, and no `run_id` says of which.
         """
+        if run_id is None and _is_of_a_run(content):
+            raise ValueError("run_id: is needed for constraints of scope run")
         message = owner_message(owner_key, content, session_id, run_id)
         return await self._send(Topics.SESSION_CONSTRAINTS, message, timeout)
 
@@ -511,6 +513,15 @@ def owner_message(owner_key: str, content: Mapping[str, Any], session_id: str, r
         role=Role.COMMAND,
         content=dict(content),
         metadata={"session_id": session_id},
+    )
+
+
+def _is_of_a_run(content: Mapping[str, Any]) -> bool:
+    """Whether what is said of constraints is also said of some that hold for a run alone."""
+    given = (content.get("constraints"), content.get("ids"))
+    named, ids = (one if isinstance(one, list | tuple) else () for one in given)
+    return any(isinstance(one, Mapping) and one.get("scope") == "run" for one in named) or any(
+        str(one).startswith("run-") for one in ids
     )
 
 

@@ -327,18 +327,32 @@ async def test_a_state_is_sent() -> None:
 async def test_constraints_are_sent() -> None:
     """As of the named session and run, signed for their own topic."""
     bus = MemoryBus()
-    content = {"op": "add", "constraints": [{"text": "Answer in French.", "scope": "run"}]}
+    content = {"op": "add", "constraints": ["Be brief.", {"text": "Answer in French.", "scope": "run"}]}
+    other = {"op": "retire", "ids": ["session-5f2b6c0e9d8a7143"]}
     async with bus.subscribe(Topics.SESSION_CONSTRAINTS) as said:
         client = ContextClient(bus, signing=REQUIRED)
         assert await client.send_constraints("ada", content, session_id="s", run_id="run_1") == 1
-        assert await client.send_constraints("ada", content) == 1
+        assert await client.send_constraints("ada", other) == 1
         deliveries = await take(said, 2)
     first, second = [decode(one.payload, topic=Topics.SESSION_CONSTRAINTS, signing=REQUIRED) for one in deliveries]
     assert (first.owner_key, first.run_id, first.role, first.content) == ("ada", "run_1", Role.COMMAND, content)
     assert [message.metadata["session_id"] for message in (first, second)] == ["s", "default"]
     assert second.run_id not in {"run_1", ""}
     with pytest.raises(NobodyListeningError, match=r"session\.constraints"):
-        await client.send_constraints("ada", content, timeout=0.05)
+        await client.send_constraints("ada", other, timeout=0.05)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"op": "add", "constraints": ["Be brief.", {"text": "Answer in French.", "scope": "run"}]},
+        {"op": "retire", "ids": ["owner-5f2b6c0e9d8a7143", "run-5f2b6c0e9d8a7143"]},
+    ],
+)
+async def test_constraints_of_a_run_need_its_id(content: dict[str, Any]) -> None:
+    """They would hold for a run that nobody has."""
+    with pytest.raises(ValueError, match="run_id: is needed for constraints of scope run"):
+        await ContextClient(MemoryBus()).send_constraints("ada", content, timeout=0.05)
 
 
 async def test_facts_are_sent() -> None:
