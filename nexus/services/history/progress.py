@@ -93,7 +93,8 @@ def _read_state(given: Any) -> str:
     name = "cancelled" if name == _AMERICAN else name
     if name not in _STATES:
         shown = repr(given[:_SHOWN_CHARS]) if isinstance(given, str) else f"a JSON {type(given).__name__}"
-        raise ValueError(f"content.state: {shown} is unknown; allowed: {', '.join(_STATES)}")
+        wrong = "is missing" if given is None else f"{shown} is unknown"
+        raise ValueError(f"content.state: {wrong}; allowed: {', '.join(_STATES)}")
     return name
 
 

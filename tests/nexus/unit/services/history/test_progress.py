@@ -110,7 +110,7 @@ class TestReading:
         [
             ("working", "content: a JSON object with call_id and state is needed"),
             ({"state": "working"}, "content.call_id: the id of the call is needed"),
-            ({"call_id": "c"}, "content.state: a JSON NoneType is unknown"),
+            ({"call_id": "c"}, "content.state: is missing; allowed: working, "),
             (
                 {"call_id": "c", "state": "paused"},
                 "content.state: 'paused' is unknown; allowed: working, input_required, completed, failed, cancelled",
