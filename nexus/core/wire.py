@@ -154,7 +154,7 @@ def _parsed_of_sender(payload: bytes, max_bytes: int, signing: Signing | None) -
 
 def _parsed(payload: bytes, max_bytes: int) -> dict[str, Any]:
     if len(payload) > max_bytes:
-        reason = f"{len(payload)} bytes, at most {max_bytes} are allowed"
+        reason = f"{len(payload)} bytes, at most {max_bytes} are allowed (bus.max_payload_bytes)"
         raise _unusable(
             payload, ErrorCode.PAYLOAD_TOO_LARGE, reason, searched=len(payload) <= max_bytes * _SEARCHED_UP_TO
         )

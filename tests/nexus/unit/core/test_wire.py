@@ -141,7 +141,7 @@ class TestSize:
         assert decode(data, max_bytes=len(data)).id == "msg_1"
         error = refused(data, max_bytes=len(data) - 1)
         assert error.code is ErrorCode.PAYLOAD_TOO_LARGE
-        assert error.message == f"{len(data)} bytes, at most {len(data) - 1} are allowed"
+        assert error.message == f"{len(data)} bytes, at most {len(data) - 1} are allowed (bus.max_payload_bytes)"
         assert error.ids == IDS
 
     def test_up_to_sixteen_times_the_ids_are_read(self) -> None:
@@ -153,7 +153,9 @@ class TestSize:
     def test_beyond_that_nothing_is(self) -> None:
         """A payload of more than sixteen times the limit is unreadable, although it names its sender."""
         data = with_content(b'"' + b"x" * 16_000 + b'"')
-        with pytest.raises(UnreadablePayloadError, match=r"^\d+ bytes, at most 1000 are allowed$"):
+        with pytest.raises(
+            UnreadablePayloadError, match=r"^\d+ bytes, at most 1000 are allowed \(bus\.max_payload_bytes\)$"
+        ):
             decode(data, max_bytes=1_000)
 
     def test_too_large_is_not_parsed(self) -> None:
