@@ -75,12 +75,17 @@ def list_command(  # noqa: PLR0917  # typer makes options of them
     """
     settings = session_settings(config, owner, session or "default")
 
-    async def read(constraints: Constraints) -> list[Constraint]:
+    async def read(constraints: Constraints) -> tuple[list[Constraint], bool]:
         if session is None and not run:
             return await constraints.known_of_owner(owner, limit=_MOST_PLACES)
-        return await constraints.known(_target(owner, session or "default", run))
+        return await constraints.known(_target(owner, session or "default", run)), False
 
-    found = [each for each in _on_constraints(settings, read) if every or each.holds]
+    known, are_others = _on_constraints(settings, read)
+    if are_others:
+        typer.echo(
+            f"nexus: of the first {_MOST_PLACES} sessions and runs alone; --session, --run shows others", err=True
+        )
+    found = [each for each in known if every or each.holds]
     if as_json:
         print_result([each.model_dump(mode="json") for each in found])
         return

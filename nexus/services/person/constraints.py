@@ -468,10 +468,11 @@ class Constraints:
         await self._changes.settled(_queue_of(target.owner_key))
         return await known_in(self._store, target)
 
-    async def known_of_owner(self, owner_key: str, *, limit: int) -> list[Constraint]:
-        """All constraints of an owner, of up to `limit` places, also those taken back."""
+    async def known_of_owner(self, owner_key: str, *, limit: int) -> tuple[list[Constraint], bool]:
+        """All constraints of an owner, of up to `limit` places, also those taken back; and whether there are others."""
         await self._changes.settled(_queue_of(owner_key))
-        return _read(owner_key, await self._store.list_constraints(owner_key, limit=limit))
+        rows = await self._store.list_constraints(owner_key, limit=limit + 1)
+        return _read(owner_key, rows[:limit]), len(rows) > limit
 
     async def pin(
         self, owner_key: str, session_id: str, run_id: str, given: Mapping[str, Any], *, message_id: str = ""
