@@ -10,14 +10,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from nexus.services.context.blocks import Assembled, Block, Dropped, Weights, dropped_by
 from nexus.services.context.bounds import Share, allocate, by_priority, largest
 from nexus.services.context.budget import RESULTS, Budget
 from nexus.services.text.tokens import ByteBound, Measure
 
-_CONSTRAINTS = "constraints"
+_CONSTRAINTS: Final = "constraints"
+# What stands in front of the input: it says nothing of how long the session is.
+_ASIDE: Final = frozenset({"recall", "mood"})
 
 
 class Kept(NamedTuple):
@@ -25,7 +27,7 @@ class Kept(NamedTuple):
 
     Attributes:
         items: of each block, by its name.
-        short: there is no room for more; else each block has all its items, or takes all that it ever may.
+        short: there is no room for more of the session; else each block of it has all that it ever may.
         whole: as for `assemble`.
     """
 
@@ -104,7 +106,8 @@ def fit(
         given, used = share_out(room, budget.limit, wanted, budget.blocks, take)
         items = {name: block.within(measure, used[name]) for name, block in blocks.items()}
         whole = whole or dropped_by(made.manifest["blocks"])
-        made = assemble(Kept(items, short=True, whole=whole), measure)
+        short = any(items[name] < most[name] for name in items.keys() - _ASIDE)
+        made = assemble(Kept(items, short, whole), measure)
     fixed = measure.messages(assemble(Kept(dict.fromkeys(every, 0)), None).messages)
     told = _told(budget, {name: (wanted[name], given[name], used[name]) for name in wanted}, made)
     return made._replace(
@@ -137,7 +140,7 @@ def share_out(
 
 
 def _weights(fixed: int, wanted: Mapping[str, int]) -> Weights:
-    of_blocks = sum(tokens for name, tokens in wanted.items() if name not in {RESULTS, "recall", "mood"})
+    of_blocks = sum(tokens for name, tokens in wanted.items() if name not in {RESULTS, *_ASIDE})
     return Weights(fixed + of_blocks, fixed, wanted.get("history", 0), wanted.get("summary", 0))
 
 
