@@ -49,7 +49,10 @@ async def export_session(
         "details": await _put_all(folder, files.DETAILS, _details(store.memory, key, folder)),
     }
     has_state = await _write_state(store, key, folder)
-    counts["constraints"] = await _put_all(folder, files.CONSTRAINTS, _constraints(store, key))
+    constraints = [each for each in await known_in(store.constraints, Target(*key, "")) if each.holds]
+    for each in constraints:
+        folder.put(files.CONSTRAINTS, json_line(each.model_dump(mode="json")))
+    counts["constraints"] = len(constraints)
     counts["facts"] = await _put_all(folder, files.FACTS, _facts(store, owner_key))
     counts["turns"] = await _put_all(folder, files.TURNS, _turns(store, key, unreadable))
     counts["messages"] = await _put_all(folder, files.MESSAGES, _messages(store, key, advance))
@@ -62,8 +65,9 @@ async def export_session(
         has_state=has_state,
         **counts,
     )
-    # Facts are the owner's, whether there is such a session or not.
-    if not any(count for file, count in header.counts.items() if file != files.FACTS):
+    # Facts and some constraints are the owner's, whether there is such a session or not.
+    of_session = sum(each.scope == "session" for each in constraints)
+    if not any({**header.counts, files.FACTS: 0, files.CONSTRAINTS: of_session}.values()):
         raise NexusError("there is nothing of it")
     folder.write(files.HEADER, f"{json_line(header.model_dump(mode='json'))}\n")
     return header, unreadable
@@ -130,12 +134,6 @@ async def _details(store: MemoryStore, key: tuple[str, str], folder: NewFolder) 
                 folder.write(f"{files.DETAIL_FOLDER}/{names[name]}", value.pop("content"))
             yield value
         after = page[-1]["name"], page[-1]["version"]
-
-
-async def _constraints(store: TransferableStore, key: tuple[str, str]) -> AsyncIterator[Row]:
-    for constraint in await known_in(store.constraints, Target(*key, "")):
-        if constraint.holds:
-            yield constraint.model_dump(mode="json")
 
 
 async def _facts(store: TransferableStore, owner_key: str) -> AsyncIterator[Row]:

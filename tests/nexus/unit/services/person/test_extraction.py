@@ -114,6 +114,8 @@ def test_other_words_than_those_of_the_quote() -> None:
         ("我住在Lisbon？", "我住在Lisbon", "question"),
         ("If I live in Lisbon", "I live in Lisbon", "condition"),
         ("Maybe I live in Lisbon", "I live in Lisbon", "condition"),
+        ("I hope to live in Lisbon", "live in Lisbon", "condition"),
+        ("I used to live in Lisbon", "live in Lisbon", "condition"),
         ("如果我住在Lisbon", "我住在Lisbon", "condition"),
         ("I don't live in Lisbon", "live in Lisbon", "denial"),
         ("I do not\nlive in Lisbon", "live in Lisbon", "denial"),

@@ -417,9 +417,10 @@ async def test_facts_go_along() -> None:
 
 
 async def test_facts_are_no_session_and_an_older_export_has_none() -> None:
-    """A session of which nothing else is there is none."""
+    """A session of which nothing but what is the owner's is there is none."""
     store, copy = Store(), Store()
     await Facts(store.facts).add("ada", [a_statement(1)])
+    await constrained(store, ("owner", "a"), ("run", "b"))
     with pytest.raises(NexusError, match="there is nothing of it"):
         await exported(store)
     store.fill()
