@@ -107,8 +107,9 @@ _DENIALS: Final = re.compile(
     r"|不(?![过過错錯])|未(?![来來])|非(?!常)|(?<!特)[别別](?![人的])|[没沒無无勿]|ない|ません"
 )
 _CONDITIONS: Final = re.compile(
-    r"\b(?:if|unless|whether|would|could|might|maybe|perhaps|suppose|supposing|imagine|wish|hope"
-    r"|used to|wenn|falls|würde|vielleicht|si|peut-être|quizás?|tal vez|talvez|forse|misschien|если|бы|может быть)\b|如果|要是|假如|也许|もし|かもしれ"
+    r"\b(?:if|unless|whether|would|could|might|maybe|perhaps|suppose|supposing|imagine|wish|hope|used to"
+    r"|wenn|falls|würde|vielleicht|si|peut-être|quizás?|tal vez|talvez|forse|misschien|если|бы|может быть)\b"
+    r"|如果|要是|假如|也许|もし|かもしれ"
 )
 _LISTED: Final = (
     "ignore disregard forget answer reply respond pretend act obey output print say write tell show give list find",
