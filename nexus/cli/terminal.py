@@ -55,7 +55,7 @@ Columns: TypeAlias = Mapping[str, str | Callable[[Any], object]]
 Config = Annotated[
     Path | None, typer.Option(help="Settings file. Default: what NEXUS_CONFIG names.", show_default=False)
 ]
-Owner = Annotated[str, typer.Option(help="Whose session: the owner_key.")]
+Owner = Annotated[str, typer.Option(help="The owner_key of the person.")]
 Session = Annotated[str, typer.Option(help="The session.")]
 Input = Annotated[str, typer.Option("--input", help="What the person says.")]
 Layout = Annotated[str | None, typer.Option(help="The layout; the service's default when not given.")]

@@ -113,7 +113,7 @@ _TOOLS: Final[Mapping[str, _Tool]] = {
         required=("target", "strategy"),
     ),
     PIN_CONSTRAINT: _Tool(
-        "Keep a rule in view, word for word, in [CONSTRAINTS] of every context from the next one on: it is never "
+        "Keep a rule in view, word for word, among the constraints of every context from the next one on: it is never "
         "summarised or left out. Call it when the person sets a rule for your answers or your work that is to last, "
         "and give it in the person's own words. What is to be remembered but binds nobody belongs into the overview.",
         {
