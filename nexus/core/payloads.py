@@ -30,7 +30,8 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Layout = Literal["dialogue", "agent", "thinking"]
 ConstraintText = Annotated[str, Field(min_length=1, max_length=MAX_CONSTRAINT_CHARS, pattern=r"\S")]
 ConstraintId = Annotated[str, Field(pattern="^(owner|session|run)-[0-9a-f]{16}$")]
-# How far a call has come that has no result yet; the last two say that none will come.
+# How far a call has come that has no result yet; the last two say that none will come. The order counts: of two states
+# of the same moment the later one here is taken.
 CallState = Literal["working", "input_required", "completed", "failed", "cancelled"]
 # Of a person or a model: a text, or parts such as `{"type": "text", "text": …}`.
 Words = str | list[dict[str, Any]]

@@ -21,7 +21,7 @@ from nexus.services.text.escape import one_line
 # The `source` of such a row, and its field.
 TOOL_PROGRESS: Final = "tool_progress"
 PROGRESS: Final = "progress"
-# A result may still come, and nobody has said that the call is over.
+# The call goes on: it is never compacted. `completed` is in neither set: the call is over, and its result is to come.
 PENDING: Final = frozenset({"working", "input_required"})
 # No result is to come.
 GIVEN_UP: Final = frozenset({"failed", "cancelled"})
@@ -67,9 +67,15 @@ def progress_id(run_id: str, call_id: str) -> str:
     return f"progress_{hashlib.sha256(compact([run_id, call_id])).hexdigest()[:32]}"
 
 
-def standing(progress: Mapping[str, Any]) -> tuple[int, float, str]:
-    """Which of two that were said at the same moment counts: the one that is further on."""
-    return _STATES.index(state_of(progress) or "working"), progress.get("progress", -1), progress.get("message", "")
+def how_far(progress: Any) -> tuple[int, float, str]:
+    """Of two stored fields that were said at the same moment the one counts for which this is greater."""
+    known = progress if isinstance(progress, Mapping) else {}
+    fraction, text = known.get("progress"), known.get("message")
+    return (
+        _STATES.index(state_of(progress) or "working"),
+        fraction if isinstance(fraction, int | float) else -1,
+        text if isinstance(text, str) else "",
+    )
 
 
 def state_of(progress: Any) -> CallState | Literal[""]:

@@ -12,7 +12,7 @@ from nexus.core.ports import Row
 from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, CALLS_LEFT_OUT, LONGEST_CONTENT, VALUE_LEFT_OUT
 from nexus.core.ports.store import LEFT_OUT as LEFT_OUT_MARK
 from nexus.services.history.forms import LEFT_OUT, RAW, success_of
-from nexus.services.history.progress import PROGRESS, standing
+from nexus.services.history.progress import PROGRESS, how_far
 from nexus.services.history.rows import REVISION, UNKNOWN, is_whole_number
 from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.text.content import as_text, compact_json
@@ -56,7 +56,7 @@ def _revision(metadata: Mapping[str, Any]) -> int:
 def _progressed(row: Row, stored: Row) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """As `grown`, for the progress of a call."""
     given, known = row["metadata"], stored["metadata"]
-    ways = [(_revision(each), standing(each.get(PROGRESS) or {})) for each in (given, known)]
+    ways = [(_revision(each), how_far(each.get(PROGRESS))) for each in (given, known)]
     if ways[0] <= ways[1]:
         return None
     changed = (PROGRESS, REVISION)

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from itertools import permutations
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import anyio
 import pytest
@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role, Row, Topics
+from nexus.core.payloads import CallState
 from nexus.core.ports import RunOrigin
 from nexus.services.context.formats import FORMATS
 from nexus.services.history.messages import messages_of
+from nexus.services.history.progress import GIVEN_UP, PENDING
 from nexus.services.history.rows import ROW_MAKERS, Agent, progress_row
 from nexus.services.history.run_facts import read_facts
 from nexus.services.history.transcript import NO_RESULT_YET, admit, faults, transcript_of_rows
@@ -158,6 +160,23 @@ class TestTheRow:
             assert await kept(*order, *order) == [expected]
         assert expected["session_id"] == "s"
 
+    @pytest.mark.parametrize(
+        "odd", [None, "half", {"state": "completed", "progress": "x"}, {"state": "completed", "message": None}]
+    )
+    async def test_over_what_another_writer_left(self, odd: Any) -> None:
+        """In the row of the same call, at the same moment: what is further on is kept, as over any other."""
+        store = FakeStore()
+        async with PersistenceService(store).running() as service:
+            for state in ("working", "completed"):
+                made = progress_row(said(state, message="indexing"))
+                assert service.offer(made, 10)
+                with anyio.fail_after(PATIENCE_S):
+                    await service.flush()
+                (found,) = store.messages
+                if state == "working":
+                    found["metadata"]["progress"] = odd
+        assert store.messages[0]["metadata"]["progress"] == {"state": "completed", "message": "indexing"}
+
     async def test_the_last_counts(self) -> None:
         """All of it: nothing of what was said before is left."""
         (found,) = await kept(said("working", 1, progress=0.4, message="a"), said("working", 2))
@@ -182,6 +201,11 @@ class TestTheRow:
         assert findable(store.messages[0]) is None
         facts = read_facts([calling("c"), store.messages[0]])
         assert (len(facts.messages), facts.outcomes[0].result) == (1, None)
+
+
+def test_each_state_says_what_is_to_come() -> None:
+    """A call goes on, is given up, or has its result to come: compaction depends on it."""
+    assert sorted([*PENDING, *GIVEN_UP, "completed"]) == sorted(get_args(CallState))
 
 
 class TestShown:
