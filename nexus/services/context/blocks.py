@@ -158,7 +158,7 @@ class Passage:
 Section = Block | Joined | Passage
 
 # By tag what each block leaves out whatever room there is; blocks that the window never shortens need not be in it.
-# None where it has left out nothing.
+# None where the window has shortened none: what is left out then is just that.
 Dropped = Mapping[str, int] | None
 
 
@@ -167,7 +167,7 @@ class Weights:
     """Tokens of a context before anything was left out to make it fit.
 
     Attributes:
-        total: of all messages, but for what is recalled.
+        total: of all messages, but for those of the run and what is chosen for this input.
         fixed: of the parts that always stay.
         history: of messages of the session.
         summary: of the block that stands for compacted messages.
@@ -212,7 +212,8 @@ def assemble(
     """The list of these sections, in their order; the manifest has tokens only with a measure.
 
     `rows` are numbers of rows, for the manifest. The next build of the owner or session repeats the first `stable`
-    messages. `cut` are the tags of blocks of whose text only the beginning was given.
+    messages. `whole` is what the blocks leave out whatever room there is. `cut` are the tags of blocks of whose text
+    only the beginning was given.
     """
     messages: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []

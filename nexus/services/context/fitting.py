@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 from nexus.services.context.blocks import Assembled, Block, Dropped, Weights, dropped_by
 from nexus.services.context.bounds import Share, allocate, by_priority, largest
 from nexus.services.context.budget import RESULTS, Budget
+from nexus.services.context.person_blocks import CONSTRAINTS
 from nexus.services.text.tokens import ByteBound, Measure
 
-_CONSTRAINTS: Final = "constraints"
 # What stands in front of the input: it says nothing of how long the session is.
 _ASIDE: Final = frozenset({"recall", "mood"})
 
@@ -26,9 +26,9 @@ class Kept(NamedTuple):
     """How much a context shows of the blocks that can grow.
 
     Attributes:
-        items: of each block, by its name.
+        items: their number, by the block's name.
         short: there is no room for more of the session; else each block of it has all that it ever may.
-        whole: as for `assemble`.
+        whole: what the blocks leave out whatever room there is, see `Dropped`.
     """
 
     items: Mapping[str, int]
@@ -147,8 +147,8 @@ def _weights(fixed: int, wanted: Mapping[str, int]) -> Weights:
 def _told(budget: Budget, figures: Mapping[str, tuple[int, int, int]], made: Assembled) -> dict[str, Any]:
     """The manifest's account of the shares, in tokens; `figures` are what each block wanted, was given and used."""
     # Constraints always have what they want.
-    fixed = sum(block["tokens"] for block in made.manifest["blocks"] if block["tag"] == "CONSTRAINTS")
-    known = {**figures, _CONSTRAINTS: (fixed, fixed, fixed)}
+    fixed = sum(block["tokens"] for block in made.manifest["blocks"] if block["tag"] == CONSTRAINTS)
+    known = {**figures, "constraints": (fixed, fixed, fixed)}
     blocks = {}
     for name, share in budget.blocks.items():
         if name in known:

@@ -47,13 +47,14 @@ _SIGN_OF_ERROR: Final = re.compile(
 
 
 def handle_of(run_id: str, result: HistoryMessage) -> str:
-    """The handle of a run's result."""
+    """The handle of a run's result: `result_` and a digest of run, call (without one the message) and text."""
     identity = [run_id, result.call_id or result.source, result.text]
     return f"result_{hashlib.sha256(compact(identity)).hexdigest()[:_HANDLE_CHARS]}"
 
 
 def is_large(result: HistoryMessage, above: int) -> bool:
     """Whether a message is a result with more than `above` bytes of text; never where that is 0."""
+    # No character takes more than 4 bytes: most texts need not be encoded.
     if result.role != "tool" or above <= 0 or 4 * len(result.text) <= above:
         return False
     return weight(result.text) > above

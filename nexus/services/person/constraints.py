@@ -183,12 +183,12 @@ def read_change(content: Any, target: Target, at: datetime, message_id: str) -> 
     if op == "add" or given is not None:
         constraints = read_constraints(given, "content.constraints", target, at=at, source_message_id=message_id)
     if op == "add":
-        return setting(constraints)
+        return adding(constraints)
     named = [] if ids is None else _ids(ids, "content.ids")
     return retiring([*named, *(each.id for each in constraints)], target, at)
 
 
-def setting(constraints: Iterable[Constraint]) -> Change:
+def adding(constraints: Iterable[Constraint]) -> Change:
     """The change that sets these."""
     places: dict[str, list[Constraint]] = defaultdict(list)
     for each in constraints:
@@ -333,7 +333,8 @@ async def merge(
     """Merge changes into what is stored of an owner. `check` gets a scope and what would be in force where that grows.
 
     Raises:
-        ValueError: too many would be in force, or `check` says so; then nothing is changed.
+        ValueError: too many would be in force, or `check` says so; then nothing is changed, unless another writer fills
+            one of several places at that moment.
         StoreUnavailableError, StoreRejectedError: not all of it is stored; the same again does no harm.
     """
     by_place: dict[str, list[PlaceChange]] = defaultdict(list)
@@ -348,6 +349,7 @@ async def merge(
             row = rows.get(place)
             stored = _document_of(owner_key, row) if row else None
             document = apply(stored, place, *changed)
+            # What cannot be read of a stored document is no reason to write it anew.
             if document != apply(stored, place):
                 _check_growth(place, stored, document, check)
                 waiting.append((place, document, _revision_of(row)))
@@ -495,7 +497,7 @@ class Constraints:
                 constraint = constraint.model_copy(
                     update={"valid_from": max(constraint.valid_from, same.valid_to + _TICK)}
                 )
-            await self.change(owner_key, setting([constraint]))
+            await self.change(owner_key, adding([constraint]))
             known = {each.id: each for each in await self.known(target)}
         return known.get(constraint.id, constraint), sum(each.holds for each in known.values())
 

@@ -30,7 +30,7 @@ from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
 from nexus.core.turns import Turn, TurnStatus
 from nexus.core.working_memory import Compaction, Detail, Overview
-from nexus.services.person.constraints import MOST_IN_FORCE, Target, known_in, merge, setting
+from nexus.services.person.constraints import MOST_IN_FORCE, Target, adding, known_in, merge
 from nexus.services.person.facts import MOST_STATEMENTS, Facts
 from nexus.services.transfer import folder as files
 
@@ -189,7 +189,7 @@ class _Constraints:
                 yield each.id, f"constraint {each.id}, taken back since,", b"taken back"
 
     async def insert(self, documents: Sequence[Row]) -> int:
-        change = setting(Constraint.model_validate(document) for document in documents)
+        change = adding(Constraint.model_validate(document) for document in documents)
         try:
             await merge(self.store.constraints, self.target.owner_key, change)
         except ValueError as error:

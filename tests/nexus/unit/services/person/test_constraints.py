@@ -16,13 +16,13 @@ from nexus.services.person.constraints import (
     Change,
     PlaceChange,
     Target,
+    adding,
     apply,
     constraints_in,
     moved,
     read_change,
     read_constraints,
     retiring,
-    setting,
 )
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fakes import FakeStore
@@ -214,12 +214,12 @@ def test_any_order(messages: list[tuple[Any, int, str]], data: st.DataObject) ->
 
 def test_of_those_taken_back_the_newest_are_kept() -> None:
     """Beyond the bound the oldest go; all that hold stay."""
-    document: Any = apply(None, PLACE, of_place(setting(read_constraints(["stays"], "x", ADA, at=at(0)))))
+    document: Any = apply(None, PLACE, of_place(adding(read_constraints(["stays"], "x", ADA, at=at(0)))))
     for number in range(12):
         texts = [f"{number} {place}" for place in range(50)]
         added = read_constraints(texts, "x", ADA, at=at(2 * number))
         gone = retiring([each.id for each in added], ADA, at(2 * number + 1))
-        document = apply(document, PLACE, of_place(setting(added)), of_place(gone))
+        document = apply(document, PLACE, of_place(adding(added)), of_place(gone))
     known, _ = constraints_in(document, PLACE)
     assert in_force(document) == ["stays"]
     assert len(known) == 501
@@ -345,7 +345,7 @@ class Overtaken(FakeStore):
             if outcomes_:
                 if error := outcomes_.pop(0):
                     raise error
-                other = apply(None, place, of_place(setting(read_constraints(["theirs"], "x", ADA, at=at(9)))))
+                other = apply(None, place, of_place(adding(read_constraints(["theirs"], "x", ADA, at=at(9)))))
                 assert await put(owner_key, place, other, revision)
             return await put(owner_key, place, document, revision)
 
