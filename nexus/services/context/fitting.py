@@ -1,7 +1,7 @@
 """Has a context fit: its room is shared out among the blocks that can grow, the same way in all layouts. Pure.
 
-- Each block gets a part of the window (`bounds.allocate`), and shows as many of its items as have room there, the
-  newest or best. What is left of a part, too little for the next item, goes to the others.
+- Each block gets a part of the window (`bounds.allocate`; why: docs/decisions/0027), and shows as many of its items as
+  have room there, the newest or best. What is left of a part, too little for the next item, goes to the others.
 - The tool results of the run itself are such a block, too: `Budget.close` cuts them to their part.
 - A context that surely fits is not counted, but for the agent layout, which shows its length to the model
   (docs/decisions/0018-tokens-are-counted.md).
