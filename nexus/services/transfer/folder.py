@@ -29,6 +29,7 @@ from nexus.core.turns import Turn
 from nexus.core.wire import explain, is_deeper
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.person.constraints import Target, moved
+from nexus.services.text.escape import one_line
 from nexus.services.tools.memory_tools import is_reserved, read_name
 
 HEADER: Final = "session.json"
@@ -250,6 +251,9 @@ def facts_in(folder: Folder, header: Header, owner_key: str, session_id: str) ->
     """The statements of an export behind their places, as those of another owner and session."""
     for place, value in _objects(folder, FACTS):
         said = _model(place, value, Statement)
+        for name, text in (("topic", said.topic), ("value", said.value)):
+            if not one_line(text) and not (name == "value" and said.retires):
+                raise ValueError(f"{place}: {name}: is blank; a text is needed")
         of_session = {"session_id": session_id} if said.session_id == header.session_id else {}
         yield place, said.model_copy(update={"owner_key": owner_key, **of_session})
 

@@ -209,16 +209,16 @@ class _Facts:
 
     def items(self) -> Iterator[_Item]:
         for place, said in files.facts_in(self.folder, self.header, *self.session):
-            yield _Item(place, said.id, f"fact {said.id}", said.model_dump(), b"")
+            yield _Item(place, said.id, f"fact {said.id}", said.model_dump(), _fact(said))
 
     async def stored(self) -> AsyncIterator[tuple[Key, str, bytes]]:
         given = {item.key for item in self.items()}
-        known = {said.id for said in await Facts(self.store.facts).statements(self.session[0])}
-        if (count := len(given | known)) > MOST_STATEMENTS and given - known:
+        known = {said.id: said for said in await Facts(self.store.facts).statements(self.session[0])}
+        if (count := len(given | known.keys())) > MOST_STATEMENTS and given - known.keys():
             fault = f"{count} statements of the owner would be kept, at most {MOST_STATEMENTS} may be"
             raise NexusError(f"{self.file}: {fault}; nothing was written")
-        for key in given & known:
-            yield key, f"fact {key}", b""
+        for key in given & known.keys():
+            yield key, f"fact {key}", _fact(known[key])
 
     async def insert(self, documents: Sequence[Row]) -> int:
         await self.store.facts.add_statements(self.session[0], [*map(Statement.model_validate, documents)])
@@ -465,6 +465,11 @@ async def _one_by_one(insert: Callable[[Row], Awaitable[bool]], documents: Seque
 
 def _message(row: Row) -> str:
     return f"message {row.get('id')!r}"
+
+
+def _fact(said: Statement) -> bytes:
+    """The digest of what the id of a statement stands for; its session may have got another name."""
+    return _digest([said.topic, said.sub_topic, said.value, said.level, said.retires])
 
 
 def _digest(value: Any) -> bytes:

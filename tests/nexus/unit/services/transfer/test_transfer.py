@@ -444,6 +444,14 @@ async def test_facts_in_the_way() -> None:
     with pytest.raises(NexusError, match=r"facts.jsonl: 5001 statements of the owner would be kept, at most 5000"):
         await imported(copy, folder)
     assert copy.transfer.kept == []
-    folder.files[files.FACTS] = folder.files[files.FACTS].replace(b'"home"', b"7")
+    told = folder.files[files.FACTS]
+    folder.files[files.FACTS] = told.replace(b"v1", b"v2")
+    with pytest.raises(NexusError, match=r"fact [0-9a-f]{32} is there, not as in facts.jsonl: line 1; nothing was wri"):
+        await imported(store, folder)
+    for name in ("topic", "value"):
+        folder.files[files.FACTS] = json.dumps({**json.loads(told), name: " \u00a0"}).encode()
+        with pytest.raises(ValueError, match=rf"facts.jsonl: line 1: {name}: is blank"):
+            await imported(copy, folder)
+    folder.files[files.FACTS] = told.replace(b'"home"', b"7")
     with pytest.raises(ValueError, match=r"facts.jsonl: line 1: topic"):
         await imported(copy, folder)
