@@ -231,8 +231,8 @@ class ContextClient:
     ) -> int:
         """Say how far the model's call `call_id` has come whose result is not there yet. Raises as `record_answer`.
 
-        `progress` is from 0 to 1, or percent; ValueError for what is neither, and for an unknown state. It is no
-        message of the run. Returns how many subscribers received it, as `Bus.publish` does.
+        `progress` is from 0 to 1, where 1 is all of it, or percent; ValueError for what is neither, and for an unknown
+        state. It is no message of the run. Returns how many subscribers received it, as `Bus.publish` does.
         """
         said = {"call_id": call_id, "state": state, "progress": progress, "message": message or None}
         reported = _message(run, Role.TOOL, {name: value for name, value in said.items() if value is not None})
