@@ -395,7 +395,8 @@ class Facts:
             kept = {row.get("id") for row in await self._store.statements(owner_key, limit=_MOST_READ)}
             new = sum(each.id not in kept for each in statements)
             if new and known + new > most:
-                raise StoreRejectedError(f"of the owner {known} statements are kept, and at most {most} may be")
+                others = "" if mends else f"; {_RESERVED} more are for operators, and for taking back"
+                raise StoreRejectedError(f"of the owner {known} statements are kept, and at most {most} may be{others}")
         await self._store.add_statements(owner_key, statements)
 
     async def remember(  # noqa: PLR0917  # the arguments of the tool, and where they come from

@@ -344,7 +344,9 @@ async def test_an_owner_has_a_bounded_number_of_statements() -> None:
             facts.offer(message(city(f"v{second}"), second), 100, settled.append)
             await facts.pending.none()
         assert [settled[0], settled[1], settled[3]] == [None] * 3
-        assert "of the owner 4500 statements are kept, and at most 4500 may be" in (settled[2] or "")
+        assert "of the owner 4500 statements are kept, and at most 4500 may be; 500 more are for op" in (
+            settled[2] or ""
+        )
         assert values(await facts.facts("ada"))[0] == "v2"
         with pytest.raises(StoreRejectedError, match="at most 4500"):
             await facts.remember("ada", "s", "c", "tea", "green")
