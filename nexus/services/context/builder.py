@@ -361,7 +361,8 @@ class ContextBuilder:
     async def _dialogue(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
         sources, first = self._sources, None
         if build.request.continuation:
-            first, stored = await read_beginning(sources, build, RunPrefix.from_bytes)
+            with timings.measured(Stage.GATHER):
+                first, stored = await read_beginning(sources, build, RunPrefix.from_bytes)
             start.begin("" if first else None)
             if first and stored is None:
                 self._lacking([Part.CONSTRAINTS], build)
@@ -412,7 +413,8 @@ class ContextBuilder:
             return await computed(build.request.owner_key, chars, prefix), gathered.complete
 
     async def _thinking(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
-        view, stored = await read_beginning(self._sources, build, ThinkingView.from_bytes)
+        with timings.measured(Stage.GATHER):
+            view, stored = await read_beginning(self._sources, build, ThinkingView.from_bytes)
         constraints = stored if stored is not None else view.constraints if view else ()
         start.begin(view.remembered.goal if view else None)
         with timings.measured(Stage.GATHER):

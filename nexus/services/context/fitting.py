@@ -126,16 +126,17 @@ def share_out(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """What `allocate` gives to each block, and what each takes.
 
-    `take` tells how much of so many tokens a block uses: it has whole items. What one leaves over, others get.
+    `take` tells how much of so many tokens a block uses: it has whole items. What one leaves over beyond its floor,
+    others get; a floor is nobody else's, so that no block has more than its own while another lacks some of it.
     """
-    asked = dict(wanted)
+    asked, floors = dict(wanted), {name: int(limit * shares[name].floor) for name in wanted}
     first = given = allocate(room, limit, asked, shares)
     while True:
         used = {name: take(name, tokens) for name, tokens in given.items()}
-        over = next((name for name in by_priority(given, shares) if used[name] < given[name]), None)
-        if over is None:
+        left = (name for name in by_priority(given, shares) if max(used[name], floors[name]) < given[name])
+        if (over := next(left, None)) is None:
             return first, used
-        asked[over] = used[over]
+        asked[over] = max(used[over], floors[over])
         given = allocate(room, limit, asked, shares)
 
 

@@ -128,9 +128,10 @@ async def test_a_store_that_says_nothing(mongo_uri: str, database_name: str) -> 
                 changed = encode(Message(run_id="setup", owner_key="operator", role=Role.SYSTEM))
                 for _ in range(20):
                     await nexus.bus.publish(Topics.CONFIG_CHANGED, changed)
-                assert (await build(nexus))["degraded"] == ["history", "profile", "tools"]
+                parts = ["constraints", "facts", "history", "profile", "tools"]
+                assert (await build(nexus))["degraded"] == parts
                 counted = await figures(nexus)
-                assert [counted[f"nexus_degraded_total {part}"] for part in ("history", "profile", "tools")] == [1] * 3
+                assert [counted[f"nexus_degraded_total {part}"] for part in parts] == [1] * len(parts)
                 assert counted["nexus_queue_depth turns"] == 1
                 leave.set()
                 assert await until(readiness(nexus, "running", well=False)) == "the service is stopping"

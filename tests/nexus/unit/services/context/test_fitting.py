@@ -250,19 +250,18 @@ def check(layout: str, seed: int, limit: int, counter: TokenCounter, form: str, 
         assert left < sum(blocks[name]["wanted"] - blocks[name]["used"] for name in cut) + JOINT * len(blocks) + 200
 
 
-SMALL: Final = st.integers(4_000, 40_000)
-WINDOWS: Final = st.one_of(SMALL, SMALL, SMALL, st.integers(40_000, 1_000_000))
+# Larger ones take long to fill: NEXUS_TEST_EXPLORE tries many, and a million tokens are tried once a layout.
+SMALL: Final = st.integers(4_000, 24_000)
+WINDOWS: Final = st.one_of(SMALL, SMALL, SMALL, st.integers(24_000, 200_000))
 SEEDS: Final = st.integers(0, 1 << 32)
 
 
-@settings(max_examples=40)
 @given(st.sampled_from(LAYOUTS), SEEDS, WINDOWS, st.sampled_from(["openai", "anthropic", "gemini"]), st.booleans())
 def test_any_blocks_in_any_window(layout: str, seed: int, limit: int, form: str, always: bool) -> None:
     """From 4,000 tokens to a million: it fits, floors hold, the same is the same, and nothing is cut that fits."""
     check(layout, seed, limit, FakeCounter(), form, always=always)
 
 
-@settings(max_examples=15)
 @given(st.sampled_from(LAYOUTS), SEEDS, st.integers(4_000, 16_000))
 def test_with_a_vocabulary(layout: str, seed: int, limit: int) -> None:
     """Where texts that are joined take other tokens than each by itself."""
