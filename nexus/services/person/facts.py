@@ -3,9 +3,10 @@
 - Only statements are stored, each once, and nothing changes or removes them: the same statements give the same facts in
   every order, however often they were sent.
 - A pair of topic and sub-topic has one value at a time, compared without case and surplus blanks, as values are.
-- Its statements are gone through as they were said. An explicit one takes the pair. A derived one takes it where
-  nothing explicit holds and its value was said in two sessions since it held last. A retirement ends the value that it
-  names, or whatever holds; the value before does not come back by that.
+- Its statements are gone through as they were said. An explicit one takes the pair; one that a model read only where
+  nothing holds that was written as a fact, for a model may take a quotation for the person's own. A derived one takes
+  it where nothing explicit holds and its value was said in two sessions since it held last. A retirement ends the value
+  that it names, or whatever holds; the value before does not come back by that.
 - Texts are kept on one line each.
 """
 
@@ -232,6 +233,7 @@ class _Interval:
     said: list[Statement] = field(default_factory=list)
     sessions: set[str] = field(default_factory=set)
     explicit: Statement | None = None
+    strength: int = 0
     valid_from: datetime | None = None
     valid_to: datetime | None = None
     before: "_Interval | None" = None
@@ -243,6 +245,7 @@ class _Interval:
 
     def add(self, each: Statement) -> None:
         self.said.append(each)
+        self.strength = max(self.strength, _strength(each))
         if each.session_id:
             self.sessions.add(each.session_id)
         if each.level == "explicit" and self.explicit is None:
@@ -265,6 +268,13 @@ class _Interval:
             supersedes=self.before.id if self.before else None,
             source=shown.source,
         )
+
+
+def _strength(each: Statement) -> int:
+    """How much a statement counts beside others: no weaker one takes a pair from a stronger."""
+    if each.level == "derived":
+        return 0
+    return 1 if each.source == "model" else 2
 
 
 def facts_of(statements: Iterable[Statement]) -> list[Fact]:
@@ -309,8 +319,8 @@ def _intervals(said: Iterable[Statement]) -> list[_Interval]:
         else:
             found = waiting.setdefault(value, _Interval())
             found.add(each)
-            may_take = not (holds and holds.explicit) and len(found.sessions) >= _SESSIONS_NEEDED
-            if each.level == "explicit" or may_take:
+            is_supported = each.level == "explicit" or len(found.sessions) >= _SESSIONS_NEEDED
+            if is_supported and _strength(each) >= (holds.strength if holds else 0):
                 found.valid_from, found.before = each.said_at, holds
                 if holds:
                     holds.valid_to = each.said_at

@@ -121,7 +121,8 @@ NEGATED: Final[Mapping[Label, Label]] = {"cheerful": "sad", "calm": "worried", "
 NOTHING: Final = """
     happy birthday, happy new year, happy christmas, happy holidays, happy to, glad to, pleased to, love to,
     would love, great britain, no worries, don't worry, dont worry, not to worry, not bad, i'm afraid so,
-    i'm afraid not, i'm afraid that, calm down, angry birds, kernel panic, panic button, stress test, stress tests,
+    i'm afraid not, i'm afraid that, i'm afraid i can't, i'm afraid i cannot, calm down, angry birds, kernel panic,
+    panic button, stress test, stress tests,
     stress testing, rage quit, leave me alone, let alone, stand alone, memory exhausted, pool exhausted,
     retries exhausted, quota exhausted, fear of missing out, not only, not just, 麻烦, 烦请, 恐怕, 怕是, 哪怕,
     恨不得, 困难, 困扰, 困惑, 困境, 贫困, 积累, 累计, 累积, 你放心, 放心吧, 请放心, 别担心, 不用担心, 不必担心,

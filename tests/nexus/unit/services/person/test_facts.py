@@ -114,6 +114,14 @@ def test_a_derived_value_needs_two_sessions_and_nothing_explicit(
     assert holding(*statements) == expected
 
 
+def test_what_a_model_read_takes_no_value_from_what_was_written() -> None:
+    """It is later and explicit, and still a reading; of two readings the later holds."""
+    read = [said(value, second).model_copy(update={"source": "model"}) for second, value in ((2, "Porto"), (3, "Faro"))]
+    assert holding(said("Lisbon", 1), *read) == ["Lisbon"]
+    assert holding(derived("Lisbon", 0), derived("Lisbon", 1), *read) == ["Faro"]
+    assert holding(*read, said("Lisbon", 4)) == ["Lisbon"]
+
+
 def test_a_derived_value_holds_from_its_second_session_on() -> None:
     """All who said it before are its evidence. Without that support it never held."""
     (fact,) = facts_of([derived("Lisbon", 1), derived("Lisbon", 2)])
