@@ -28,7 +28,8 @@ from nexus.core.errors import NexusError
 from nexus.core.models import MAX_ID_CHARS
 from nexus.core.person import CONSTRAINT_SCOPES, KINDS, Constraint
 from nexus.core.ports import Store
-from nexus.services.person.constraints import Constraints, Target, read_id
+from nexus.services.person.constraint_changes import Target, read_id
+from nexus.services.person.constraints import Constraints
 from nexus.wiring import create_constraints, settings_in_force
 
 _Result = TypeVar("_Result")

@@ -23,7 +23,8 @@ from nexus.core.errors import NexusError
 from nexus.core.models import new_message_id, parse_moment, utc_now
 from nexus.core.person import Fact
 from nexus.core.ports import Store
-from nexus.services.person.facts import Facts, Origin, comparable, read_evidence, slot_of
+from nexus.services.person.facts import Facts
+from nexus.services.person.statements import Origin, comparable, read_evidence, slot_of
 
 app = typer.Typer(
     add_completion=False,

@@ -45,7 +45,7 @@ from nexus.core.wire import explain
 from nexus.core.working_memory import WHOLE
 from nexus.log import configure_logging
 from nexus.services.history.rows import read_session_id
-from nexus.services.person.constraints import place_of
+from nexus.services.person.constraint_changes import place_of
 from nexus.services.text.escape import PINNED_TAGS
 
 _Result = TypeVar("_Result")

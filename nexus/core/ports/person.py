@@ -28,7 +28,7 @@ class FactStore(Protocol):
 class ConstraintStore(Protocol):
     """Constraints, one document for each place: an owner, one of its sessions, or one of its runs.
 
-    `place` is such as `nexus.services.person.constraints.place_of` gives. Errors as for `FactStore`.
+    `place` is such as `nexus.services.person.constraint_changes.place_of` gives. Errors as for `FactStore`.
     """
 
     async def find_constraints(self, owner_key: str, places: Sequence[str]) -> list[Row]:

@@ -38,7 +38,7 @@ from nexus.services.history.rows import (
     row_of,
     unknown_value,
 )
-from nexus.services.person.constraints import MOST_IN_FORCE, Target, read_constraints
+from nexus.services.person.constraint_changes import MOST_IN_FORCE, Target, read_constraints
 from nexus.services.session_state.state import SessionState, State, read_state
 from nexus.services.text.escape import canonical
 

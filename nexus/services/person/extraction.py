@@ -30,7 +30,7 @@ from nexus.core.models import MAX_ID_CHARS, Row, is_internal
 from nexus.core.person import MAX_TOPIC_CHARS, FactLevel, Statement
 from nexus.services.history.messages import messages_of
 from nexus.services.history.rows import text_or_empty
-from nexus.services.person.facts import Origin, comparable, slot_of, statement
+from nexus.services.person.statements import Origin, comparable, slot_of, statement
 from nexus.services.text.content import without_recalled
 from nexus.services.text.escape import canonical, escape
 from nexus.services.text.model_reply import Entry, UnusableReplyError, clean, find_object, retry_note

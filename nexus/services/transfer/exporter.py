@@ -17,7 +17,8 @@ from nexus.core.ports import MemoryStore, Row
 from nexus.core.ports.store import LARGEST, TransferableStore
 from nexus.core.turns import Turn
 from nexus.core.working_memory import Compaction, Detail, Overview
-from nexus.services.person.constraints import Target, known_in
+from nexus.services.person.constraint_changes import Target
+from nexus.services.person.constraints import known_in
 from nexus.services.person.facts import Facts
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.folder import Header, NewFolder, json_line, json_of_model

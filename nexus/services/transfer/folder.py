@@ -28,7 +28,7 @@ from nexus.core.signing import parsed
 from nexus.core.turns import Turn
 from nexus.core.wire import explain, is_deeper
 from nexus.core.working_memory import Compaction, Detail, Overview
-from nexus.services.person.constraints import Target, moved
+from nexus.services.person.constraint_changes import Target, moved
 from nexus.services.text.escape import one_line
 from nexus.services.tools.memory_tools import is_reserved, read_name
 

@@ -30,7 +30,8 @@ from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
 from nexus.core.turns import Turn, TurnStatus
 from nexus.core.working_memory import Compaction, Detail, Overview
-from nexus.services.person.constraints import MOST_IN_FORCE, Target, adding, known_in, merge
+from nexus.services.person.constraint_changes import MOST_IN_FORCE, Target, adding
+from nexus.services.person.constraints import known_in, merge
 from nexus.services.person.facts import MOST_STATEMENTS, Facts
 from nexus.services.transfer import folder as files
 

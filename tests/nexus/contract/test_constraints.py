@@ -9,7 +9,8 @@ import pytest
 from nexus.core.errors import StoreRejectedError
 from nexus.core.models import Row
 from nexus.core.ports import Store
-from nexus.services.person.constraints import Target, known_in, merge, read_change
+from nexus.services.person.constraint_changes import Target, read_change
+from nexus.services.person.constraints import known_in, merge
 from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
 
 __all__ = ["bare_place", "place"]

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import anyio
 
 from nexus.core.person import Statement
-from nexus.services.person.facts import Facts, Origin, facts_of, read_rows, statement
+from nexus.services.person.facts import Facts, read_rows
+from nexus.services.person.statements import Origin, facts_of, statement
 from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
 
 __all__ = ["bare_place", "place"]

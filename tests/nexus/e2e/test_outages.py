@@ -7,7 +7,7 @@ import anyio
 import pytest
 from pymongo import MongoClient
 
-from nexus.services.person.constraints import constraints_in
+from nexus.services.person.constraint_changes import constraints_in
 from nexus.services.session_state.merge import state_in
 from tests.nexus.e2e.harness import (
     PATIENCE_S,

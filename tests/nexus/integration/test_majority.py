@@ -16,7 +16,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.person import Statement
 from nexus.core.ports import Row
 from nexus.core.ports.memory import TurnTouch
-from nexus.services.person.facts import Origin, statement
+from nexus.services.person.statements import Origin, statement
 from tests.nexus.contract.test_memory import compaction, detail, overview
 from tests.nexus.contract.test_turns import turn
 from tests.nexus.support.drivers import DRIVERS

@@ -30,7 +30,7 @@ from nexus.services.context.run_prefix import RunPrefix, run_messages
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
 from nexus.services.history.rows import Agent
 from nexus.services.history.transcript import Window, faults
-from nexus.services.person.facts import Origin, facts_of, statement
+from nexus.services.person.statements import Origin, facts_of, statement
 from nexus.services.session_state.state import FolderNote, Info, SessionState
 from nexus.services.text.tokens import Measure
 from nexus.services.turns.documents import RememberedTurn

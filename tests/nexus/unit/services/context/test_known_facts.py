@@ -11,7 +11,7 @@ from nexus.core.person import Fact, Statement
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.dialogue import DialogueInput, FriendsInfoFormatter, assemble_dialogue
 from nexus.services.context.person_blocks import KnownFacts, known_facts
-from nexus.services.person.facts import Origin, facts_of, statement
+from nexus.services.person.statements import Origin, facts_of, statement
 from nexus.services.text.escape import unescape
 from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter

@@ -10,7 +10,7 @@ from nexus.core.ports.memory import NewestMemory
 from nexus.core.working_memory import CompactionRequest, Snapshot
 from nexus.services.memory.documents import TEMPLATE
 from nexus.services.memory.service import Outcome, WorkingMemory
-from nexus.services.person.constraints import Target
+from nexus.services.person.constraint_changes import Target
 from nexus.services.person.facts import Facts
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
 from tests.nexus.support.constraints import constraints_on

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
 from nexus.core.models import Message, Role
-from nexus.services.person.constraints import (
+from nexus.services.person.constraint_changes import (
     Change,
     PlaceChange,
     Target,

@@ -14,7 +14,8 @@ from nexus.core.person import Statement
 from nexus.core.ports import Row
 from nexus.core.ports.memory import TurnTouch
 from nexus.core.turns import EXTRACT
-from nexus.services.person.facts import MOST_STATEMENTS, facts_of, read_rows
+from nexus.services.person.facts import MOST_STATEMENTS, read_rows
+from nexus.services.person.statements import facts_of
 from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics

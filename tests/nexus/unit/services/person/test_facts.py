@@ -17,14 +17,8 @@ from nexus.core.metrics import Event
 from nexus.core.models import Message, Role, utc_now
 from nexus.core.person import Fact, FactLevel, Statement
 from nexus.core.ports import Row
-from nexus.services.person.facts import (
-    Facts,
-    Origin,
-    facts_of,
-    read_statements,
-    statement,
-    unsupported,
-)
+from nexus.services.person.facts import Facts, unsupported
+from nexus.services.person.statements import Origin, facts_of, read_statements, statement
 from tests.nexus.support.fake_person import FakeFacts
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics

@@ -20,8 +20,9 @@ from nexus.core.models import SECOND, is_object_id
 from nexus.core.person import Statement
 from nexus.core.ports import Row
 from nexus.core.working_memory import Tail
-from nexus.services.person.constraints import Target
-from nexus.services.person.facts import MOST_STATEMENTS, Facts, Origin, statement
+from nexus.services.person.constraint_changes import Target
+from nexus.services.person.facts import MOST_STATEMENTS, Facts
+from nexus.services.person.statements import Origin, statement
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.exporter import export_session
 from nexus.services.transfer.importer import compare, new_row_ids, read_session, write_session
