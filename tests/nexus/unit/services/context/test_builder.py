@@ -346,10 +346,10 @@ async def built(*messages: Message, settings: BuilderSettings | None = None, dow
 
 
 async def test_the_stages_of_a_build() -> None:
-    """A first build gathers and assembles; a later one of the run has both from the first."""
+    """A first build gathers and assembles; a later one of the run gathers what the first has kept."""
     later = [{"role": "AI", "content": "on it"}]
     metrics = await built(request(), request(request_id="msg_2", later=later))
-    assert metrics.stages == [Stage.GATHER, Stage.ASSEMBLE, Stage.BUILD, Stage.BUILD]
+    assert metrics.stages == [Stage.GATHER, Stage.ASSEMBLE, Stage.BUILD, Stage.GATHER, Stage.BUILD]
     assert not metrics.counted
 
 

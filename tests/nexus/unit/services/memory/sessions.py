@@ -62,8 +62,13 @@ def _row(draw: st.DrawFn, number: int, second: int) -> Row:
 
 @st.composite
 def with_progress(draw: st.DrawFn) -> list[Row]:
-    """Rows, and of some of their calls how far they have come; see `rows`."""
+    """Rows, and of some of their calls how far they have come; see `rows`. The ids of calls are those of one run."""
     made = draw(rows())
+    for row in made:
+        # Of two results that came before the call, and in other runs, a compaction may change which is shown.
+        metadata = row["metadata"] if isinstance(row["metadata"], dict) else {}
+        for known in (metadata, *(metadata.get("tool_calls") or ())):
+            known |= {name: f"{row['run_id']}-{known[name]}" for name in ("id", "call_id") if known.get(name)}
     calls = [
         (row, call["id"])
         for row in made
