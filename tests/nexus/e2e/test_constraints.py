@@ -13,6 +13,8 @@ from tests.nexus.e2e.harness import Document, Environment, Requester, a_message,
 from tests.nexus.support.desk import Desk
 from tests.nexus.support.waiting import until
 
+pytestmark = pytest.mark.heavy
+
 TOPIC: Final = "session.constraints"
 # Nothing of these may be changed, or pass for something else.
 HOSTILE: Final = [
@@ -130,7 +132,6 @@ async def test_every_way_to_set_them(
     assert [each["text"] for each in runs] == ["Of the run."]
 
 
-@pytest.mark.heavy
 @pytest.mark.usefixtures("mode")
 async def test_two_replicas(environment: Environment) -> None:
     """Both write the same places at once, messages come in any order and twice, and none is lost."""

@@ -13,6 +13,8 @@ from tests.nexus.e2e.harness import PATIENCE_S, Document, Environment, serving
 from tests.nexus.e2e.test_client import client_of
 from tests.nexus.support.waiting import until
 
+pytestmark = pytest.mark.heavy
+
 CLAIMS: Final = 1_000
 LISBON: Final = "2025-03-01T10:00:00Z", "old", "I live in Lisbon", "Lisbon"
 PORTO: Final = "2026-04-02T10:00:00Z", "new", "I moved to Porto", "Porto"
@@ -116,7 +118,6 @@ async def test_a_tool_of_dialogues(environment: Environment) -> None:
     assert entry["sources"] == [run.history[0].id]
 
 
-@pytest.mark.heavy
 @pytest.mark.once
 @pytest.mark.timeout(600)
 async def test_what_assistants_claim_is_no_fact(environment: Environment) -> None:

@@ -15,6 +15,8 @@ from tests.nexus.e2e.harness import PATIENCE_S, Document, Environment, serving
 from tests.nexus.e2e.test_client import client_of
 from tests.nexus.support.waiting import until
 
+pytestmark = pytest.mark.heavy
+
 HANDLE = re.compile(r'handle=\\?"(result_[0-9a-f]{16})\\?"')
 RESEARCHER = {"kind": "sub", "id": "researcher", "role": "You look things up.", "task_prompt": "Look."}
 FRAGMENT = "nobody shows this"
@@ -239,7 +241,6 @@ async def test_two_replicas(environment: Environment, mongo_janitor: MongoClient
     await until(are)
 
 
-@pytest.mark.heavy
 @pytest.mark.once
 async def test_what_is_sent(
     environment: Environment, mongo_janitor: MongoClient[Document], database_name: str, redis_url: str, mongo_uri: str

@@ -21,6 +21,8 @@ from tests.nexus.e2e.harness import (
 from tests.nexus.support.case_checks import FAULTS, Answer, faults_of
 from tests.nexus.support.waiting import until
 
+pytestmark = pytest.mark.heavy
+
 JOBS: Final = ("job_1", "job_2", "job_3")
 
 
