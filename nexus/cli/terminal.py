@@ -274,8 +274,8 @@ def session_named(owner: str, session: str) -> str:
 
 
 def print_result(found: object) -> None:
-    """Print lines as they are, any other value as JSON."""
-    if isinstance(found, list) and all(isinstance(line, str) for line in found):
+    """Print lines as they are, any other value as JSON; an empty list is one."""
+    if isinstance(found, list) and found and all(isinstance(line, str) for line in found):
         for line in found:
             typer.echo(line)
         return
