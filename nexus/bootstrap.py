@@ -66,6 +66,8 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         if nexus.indexer:
             await stack.enter_async_context(nexus.indexer.running())
         await stack.enter_async_context(nexus.retention.running())
+        if nexus.records:
+            await stack.enter_async_context(nexus.records.running())
         await stack.enter_async_context(nexus.requests.running())
         await stack.enter_async_context(nexus.catalog.running())
         await stack.enter_async_context(nexus.states.running())
@@ -171,6 +173,8 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         await nexus.constraints.pending.none()
         await nexus.turns.drained()
         await dispatcher.pending.none()
+        if nexus.records:
+            await nexus.records.pending.none()
     left = {
         "pending": nexus.requests.pending.count,
         "calls": calls.count if calls else 0,
@@ -181,6 +185,7 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         "constraints": nexus.constraints.pending.count,
         "turns": nexus.turns.pending,
         "letters": dispatcher.pending.count,
+        "records": nexus.records.pending.count if nexus.records else 0,
     }
     if any(left.values()):
         _log.error("drain_incomplete", **left)

@@ -10,6 +10,7 @@ bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──
 Recall (asked by WorkingMemory, ContextBuilder and RequestService), Indexer ── RecallIndex, Embedder
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -40,7 +41,8 @@ from nexus.services.person.extractor import FactExtractor
 from nexus.services.person.facts import Facts
 from nexus.services.recall.indexer import Indexer
 from nexus.services.recall.service import Recall
-from nexus.services.requests.answerer import RequestService
+from nexus.services.records.service import BuildRecords
+from nexus.services.requests.answerer import AnswerRecorder, RequestService
 from nexus.services.requests.claims import DeadLetterWriter, SuspectReader
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.tool_calls import ToolCallService
@@ -55,6 +57,7 @@ _log = structlog.get_logger(__name__)
 
 # Turns are summarised by the same model, and are many more.
 _REFINED_AT_ONCE: Final = 2
+_VERSION_DIGITS: Final = 12
 
 
 @dataclass(slots=True)
@@ -94,6 +97,7 @@ class Nexus:
     constraints: Constraints
     turns: TurnMemory
     working_memory: MemoryServices | None  # None where none is kept
+    records: BuildRecords | None  # None where none are kept
     recall: Recall | None  # None where it is off, as the next
     indexer: Indexer | None
     retention: Retention
@@ -232,7 +236,19 @@ def create_nexus(
         counter=counter,
         metrics=metrics,
     )
-    requests = RequestService(builder, bus, ledger, letters, request_settings(settings), metrics, recall=recall)
+    records = None
+    if settings.context.record != "off":
+        records = BuildRecords(store.records, timedelta(days=settings.context.record_days), metrics)
+    requests = RequestService(
+        builder,
+        bus,
+        ledger,
+        letters,
+        request_settings(settings),
+        metrics,
+        recall=recall,
+        record=AnswerRecorder(records, mode=settings.context.record, version=__version__) if records else None,
+    )
     catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds, metrics=metrics)
     return Nexus(
         settings,
@@ -250,6 +266,7 @@ def create_nexus(
         constraints,
         turns,
         services,
+        records,
         recall,
         indexer,
         Retention(
@@ -357,6 +374,8 @@ def builder_settings(settings: Settings) -> BuilderSettings:
     defaults, layouts, memory = settings.user_defaults, settings.layouts, settings.memory
     size = defaults.config.history_context_size or memory.history_context_size
     return BuilderSettings(
+        # Secrets are masked in it.
+        version=hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:_VERSION_DIGITS],
         default_layout=layouts.default,
         history_size=HISTORY_SIZES[1] if size == AUTO else size,
         truncate_chars=memory.truncate_chars,

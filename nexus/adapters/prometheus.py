@@ -90,6 +90,10 @@ _RESULTS: Final[Mapping[str, tuple[str, Mapping[Event, str]]]] = {
         "Messages by what became of them in the index, and how often its work was delayed.",
         {Event.RECALL_INDEXED: "indexed", Event.RECALL_FAILED: "failed", Event.RECALL_DELAYED: "delayed"},
     ),
+    "nexus_records": (
+        "Records of answers by what became of them.",
+        {Event.RECORD_KEPT: "kept", Event.RECORD_LOST: "lost"},
+    ),
     "nexus_removed": (
         "What retention removed, by collection.",
         {
@@ -117,6 +121,7 @@ _QUEUES: Final = {
     Reading.UNWRITTEN_STATES: "states",
     Reading.UNWRITTEN_FACTS: "facts",
     Reading.UNWRITTEN_CONSTRAINTS: "constraints",
+    Reading.UNWRITTEN_RECORDS: "records",
     Reading.UNWRITTEN_TURNS: "turns",
     Reading.UNFINISHED_CALLS: "calls",
 }

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from nexus.core.recall import Language
+from nexus.core.records import RecordMode
 from nexus.core.signing import Signing
 from nexus.core.turns import Level
 
@@ -162,6 +163,16 @@ class ContextSettings(_Section):
 
     on_history_failure: Literal["degrade", "error"] = "degrade"
     mood: Annotated[Literal["off", "rules"], BeforeValidator(_off_in_yaml)] = "off"
+    record: Annotated[RecordMode, BeforeValidator(_off_in_yaml)] = "full"
+    record_days: int = Field(default=7, ge=1, le=3_650)
+
+
+class ConsoleSettings(_Section):
+    """The pages under `/console` of `system.http_port` (contract §16)."""
+
+    enabled: bool = True
+    token: SecretStr = SecretStr("")
+    write: bool = False
 
 
 # A smaller window would not hold the instructions of a layout alone.
@@ -478,6 +489,7 @@ class Sections(_Section):
     bus: BusSettings = BusSettings()
     database: DatabaseSettings = DatabaseSettings()
     context: ContextSettings = ContextSettings()
+    console: ConsoleSettings = ConsoleSettings()
     layouts: LayoutSettings = LayoutSettings()
     memory: MemorySettings = MemorySettings()
     retention: RetentionDays = RetentionDays()

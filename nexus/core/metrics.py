@@ -64,6 +64,9 @@ class Event(StrEnum):
     REVISION_REMOVED = "revision_removed"  # also beyond `memory.keep_revisions`
     DETAIL_REMOVED = "detail_removed"
     LETTER_REMOVED = "letter_removed"
+    RECORD_KEPT = "record_kept"  # the record of an answer was written
+    # One was not, since too many waited or the store did not take it, or was unwritten when the service ended.
+    RECORD_LOST = "record_lost"
     BACKGROUND_FAULT = "background_fault"  # an unexpected error in a background task, which went on
 
 
@@ -131,6 +134,7 @@ class Reading(StrEnum):
     UNWRITTEN_STATES = "unwritten_states"  # changes of sessions' states that were accepted and are not stored
     UNWRITTEN_FACTS = "unwritten_facts"  # messages with facts that were accepted and are not stored
     UNWRITTEN_CONSTRAINTS = "unwritten_constraints"  # messages on constraints that were accepted and are not stored
+    UNWRITTEN_RECORDS = "unwritten_records"  # records of answers that are not written
     UNWRITTEN_TURNS = "unwritten_turns"  # turns that were begun and are not kept
     UNFINISHED_CALLS = "unfinished_calls"  # calls of memory tools that were accepted and have no result
     BUS_RECONNECTS = "bus_reconnects"  # how often the subscription was opened anew. Never falls

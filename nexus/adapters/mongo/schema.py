@@ -89,6 +89,7 @@ OF_OWNER: Final = [("owner_key", ASCENDING), *_SORTED]
 OF_SESSION: Final = [*_SESSION, *NEWEST_FIRST]
 STORED_IN_SESSION: Final = [*_SESSION, ("_id", ASCENDING)]
 INTERNAL_IN_SESSION: Final = [*_SESSION, (f"metadata.{AGENT_ID}", ASCENDING), ("_id", ASCENDING)]
+_ANSWERED: Final = [("answered_at", DESCENDING), ("request_id", DESCENDING)]
 # Holds no more than the documents on which work is due: no session, however long, makes claiming slower.
 _WORK_DUE: Final = {"work": {"$gt": ""}}
 # Rows that have a place in the index of long-term memory.
@@ -137,6 +138,20 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
         IndexModel([("owner_key", ASCENDING), ("said_at", DESCENDING), ("id", DESCENDING)], name="latest_statements"),
     ],
     "constraints": [IndexModel([("owner_key", ASCENDING), ("place", ASCENDING)], name="one_per_place", unique=True)],
+    "context_records": [
+        IndexModel([("owner_key", ASCENDING), ("request_id", ASCENDING)], name="one_per_request", unique=True),
+        IndexModel([("owner_key", ASCENDING), *_ANSWERED], name="newest_of_owner"),
+        IndexModel([*_SESSION, *_ANSWERED], name="newest_of_session"),
+        IndexModel(_ANSWERED, name="newest_failures", partialFilterExpression={"is_failure": True}),
+        IndexModel([("expires_at", ASCENDING)], name="expiry", expireAfterSeconds=0),
+    ],
+    "context_pieces": [
+        IndexModel([("owner_key", ASCENDING), ("piece", ASCENDING)], name="one_per_piece", unique=True),
+        IndexModel([("expires_at", ASCENDING)], name="expiry", expireAfterSeconds=0),
+    ],
+    "tombstones": [
+        IndexModel([("owner", ASCENDING), ("session", ASCENDING), ("until", ASCENDING)], name="one_each", unique=True)
+    ],
     "turns": [
         IndexModel([*_SESSION, ("turn_number", DESCENDING)], name="one_per_number", unique=True),
         # The run comes before the session, because a message of a run need not say where it belongs.
@@ -283,9 +298,13 @@ async def inventory(client: Any, database: Any) -> Inventory:
 
 def _is_same_index(wanted: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether `other`, from a collection's index information, does the same, whatever its name is."""
-    options = ("unique", "partialFilterExpression")
     same_keys = list(wanted["key"].items()) == list(other["key"])
-    return same_keys and all((wanted.get(option) or None) == (other.get(option) or None) for option in options)
+    return same_keys and _options(wanted) == _options(other)
+
+
+def _options(index: Mapping[str, Any]) -> tuple[Any, ...]:
+    condition = index.get("partialFilterExpression") or None
+    return bool(index.get("unique")), condition, index.get("expireAfterSeconds")
 
 
 def of_session(owner_key: str, session_id: str) -> dict[str, Any]:

@@ -17,16 +17,28 @@ from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
 from pymongo.read_concern import ReadConcern
 
 from nexus.adapters.mongo.client import Calls, driver_call, insert_call, insert_until_duplicate, read_one
+from nexus.adapters.mongo.erasure import MongoErasure
 from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
 from nexus.adapters.mongo.person import MongoConstraints, MongoFacts
 from nexus.adapters.mongo.recall import MongoRecall
+from nexus.adapters.mongo.records import MongoRecords
 from nexus.adapters.mongo.retention import MongoRetention
 from nexus.adapters.mongo.schema import CODEC, EXACT_CODEC, Indexes, inventory, of_session
 from nexus.adapters.mongo.transfer import MongoTransfer
 from nexus.core.errors import ConfigError
 from nexus.core.models import utc_now
-from nexus.core.ports import ConstraintStore, FactStore, Inventory, RecallIndex, RetentionStore, Row, TurnStore
+from nexus.core.ports import (
+    ConstraintStore,
+    ErasureStore,
+    FactStore,
+    Inventory,
+    RecallIndex,
+    RecordStore,
+    RetentionStore,
+    Row,
+    TurnStore,
+)
 from nexus.core.ports.memory import MemoryStore
 from nexus.core.ports.store import TransferStore
 
@@ -114,6 +126,8 @@ class MongoStore(MongoMessages):
         self.recall: RecallIndex = MongoRecall(self._database, calls, indexed)
         self.facts: FactStore = MongoFacts(self._database["facts"], calls, indexed)
         self.constraints: ConstraintStore = MongoConstraints(self._database["constraints"], calls, indexed)
+        self.records: RecordStore = MongoRecords(self._database, calls, indexed)
+        self.erasure: ErasureStore = MongoErasure(self._database, calls, indexed)
         exact = messages.with_options(codec_options=EXACT_CODEC)
         self.transfer: TransferStore = MongoTransfer(exact, calls, indexed, recall=recall)
 

@@ -19,6 +19,7 @@ from nexus.core.ports.bus import OutboxRow as OutboxRow
 from nexus.core.ports.bus import RequestLedger as RequestLedger
 from nexus.core.ports.bus import Subscription as Subscription
 from nexus.core.ports.bus import Work as Work
+from nexus.core.ports.erasure import ErasureStore as ErasureStore
 from nexus.core.ports.memory import MemorySource as MemorySource
 from nexus.core.ports.memory import MemoryStore as MemoryStore
 from nexus.core.ports.memory import TurnSource as TurnSource
@@ -32,6 +33,7 @@ from nexus.core.ports.person import FactStore as FactStore
 from nexus.core.ports.recall import Embedder as Embedder
 from nexus.core.ports.recall import RecallIndex as RecallIndex
 from nexus.core.ports.recall import RecallSource as RecallSource
+from nexus.core.ports.records import RecordStore as RecordStore
 from nexus.core.ports.retention import RetentionStore as RetentionStore
 from nexus.core.ports.store import Cutoff as Cutoff
 from nexus.core.ports.store import DocumentStore as DocumentStore

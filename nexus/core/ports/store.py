@@ -7,9 +7,11 @@ from typing import Any, Final, Protocol
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Row
+from nexus.core.ports.erasure import ErasureStore
 from nexus.core.ports.memory import MemoryStore, TurnStore
 from nexus.core.ports.person import ConstraintStore, FactStore
 from nexus.core.ports.recall import RecallIndex
+from nexus.core.ports.records import RecordStore
 from nexus.core.ports.retention import RetentionStore
 from nexus.core.working_memory import Tail
 
@@ -289,6 +291,14 @@ class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
     @property
     def constraints(self) -> ConstraintStore:
         """Where constraints are kept."""
+
+    @property
+    def records(self) -> RecordStore:
+        """Where records of builds are kept."""
+
+    @property
+    def erasure(self) -> ErasureStore:
+        """Where tombstones are kept."""
 
 
 class TransferStore(Protocol):

@@ -117,11 +117,15 @@ class Built:
         result: the content of the answer (contract §1.4), or an error.
         outbox: the row of the run's input, where the store has not taken it in time.
         failed: the error is the builder's fault, and the log says why.
+        request: what was asked for, where it could be read.
+        settings: the version of the settings that the build went by.
     """
 
     result: dict[str, Any] | RequestError
     outbox: OutboxRow | None = None
     failed: bool = False
+    request: BuildRequest | None = None
+    settings: str = ""
 
 
 class _Timings:
@@ -184,6 +188,7 @@ class ContextBuilder:
 
         `timings_ms` of earlier stages are for the manifest; `outbox_waiting`: the outbox has rows to be read, too.
         """
+        request, settings = None, self.settings.version
         try:
             request = read_request(message, default_layout=self.settings.default_layout)
             chars = sum(len(compact([each.content, each.metadata.get("tool_calls")])) for each in request.later)
@@ -197,7 +202,7 @@ class ContextBuilder:
             build = build._replace(progress=progress)
             _check_input(build)
         except RequestError as error:
-            return Built(error)
+            return Built(error, request=request, settings=settings)
         start = RunStart(self._sources, build)
         result: dict[str, Any] | RequestError | None = None
         failed = False
@@ -211,7 +216,7 @@ class ContextBuilder:
             _log.exception("build_failed", request_id=message.id)
             result = RequestError(ErrorCode.INTERNAL, "the context could not be built; the service's log says why")
             failed = True
-        return Built(result or deadline.exceeded(), start.outbox_row(), failed)
+        return Built(result or deadline.exceeded(), start.outbox_row(), failed, request, settings)
 
     async def preview(self, message: Message, deadline: Deadline) -> dict[str, Any]:
         """The content of the answer that a request for a run's first context would get now.

@@ -86,8 +86,10 @@ class BuilderSettings:
     `summaries_by_model`: a model replaces summaries made by rules.
     `count_tokens="always"`: also in contexts that surely fit, in layouts that do not show the number.
     `condense_above`: bytes of a result of the run above which the layout `agent` shows it condensed; 0 for none.
+    `version`: stands for all settings that the service has, those in its files and variables included.
     """
 
+    version: str = ""
     default_layout: str = "dialogue"
     history_size: int = 20
     truncate_chars: int = 500

@@ -12,11 +12,12 @@
 - An answer that asks for another try is kept while copies of the request may be on their way, and no longer.
 """
 
+import hashlib
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import anyio
 import structlog
@@ -25,11 +26,13 @@ from nexus.core.concurrency import Pending
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading, Stage
-from nexus.core.models import Message, Topics
+from nexus.core.models import Message, Topics, to_milliseconds, utc_now
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, OutboxRow, RecallSource, RequestLedger
+from nexus.core.records import BuildRecord, RecordMode
 from nexus.core.wire import memory_of
 from nexus.services.context.builder import Built, ContextBuilder
 from nexus.services.context.request import Deadline, deadline_ms
+from nexus.services.records.service import BuildRecords, packed_manifest
 from nexus.services.requests.claims import (
     MOST_ATTEMPTS,
     PAUSE_S,
@@ -63,11 +66,52 @@ _LARGE: Final = 256 << 10
 
 
 class _Answer(NamedTuple):
-    """An encoded answer; the error's code; the row of the run's input, where the store has not taken it."""
+    """An encoded answer; the error; the row of the run's input, where the store has not taken it; what was built."""
 
     content: bytes
-    code: ErrorCode | None = None
+    error: RequestError | None = None
     outbox: OutboxRow | None = None
+    built: Built | None = None
+
+    @property
+    def code(self) -> ErrorCode | None:
+        return self.error.code if self.error else None
+
+
+class AnswerRecorder:
+    """Has the effective answers of builds recorded, but for those to strangers, who may use an owner's name."""
+
+    def __init__(self, records: BuildRecords, *, mode: RecordMode, version: str) -> None:
+        self._records = records
+        self._mode: Literal["manifest", "full"] = "full" if mode == "full" else "manifest"
+        self._version = version
+
+    def record(self, request: IncomingRequest, answer: bytes, error: RequestError | None, built: Built | None) -> None:
+        """Have an answer recorded. Returns at once."""
+        if request.delivery.topic != Topics.CONTEXT_BUILD_REQUEST or not request.ids.owner_key:
+            return
+        if error and error.code in {ErrorCode.UNAUTHENTICATED, ErrorCode.ID_CONFLICT}:
+            return
+        asked = built.request if built else None
+        content = built.result if built and isinstance(built.result, dict) else {}
+        record = BuildRecord(
+            owner_key=request.ids.owner_key,
+            request_id=request.ids.id,
+            run_id=request.ids.run_id,
+            session_id=asked.session_id if asked else "",
+            outcome=error.code.value if error else "success",
+            reason=error.message if error else "",
+            layout=asked.layout if asked else "",
+            form=asked.form if asked else "",
+            answered_at=to_milliseconds(utc_now()),
+            sha256=hashlib.sha256(answer).hexdigest(),
+            size=len(answer),
+            settings=built.settings if built else "",
+            version=self._version,
+            mode=self._mode,
+            manifest=packed_manifest(content.get("context", {})) if self._mode == "manifest" else b"",
+        )
+        self._records.offer(record, answer)
 
 
 class RequestService:
@@ -86,13 +130,14 @@ class RequestService:
         metrics: Metrics | None = None,
         *,
         recall: RecallSource | None = None,
+        record: AnswerRecorder | None = None,
     ) -> None:
         self.settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
         self.pending = Pending()
         self._bus = bus
         searches = MemorySearches(recall, self.settings.max_payload_bytes)
-        self._answerer = Answerer(builder, searches, bus, ledger, dead_letters, self.settings, self._metrics)
+        self._answerer = Answerer(builder, searches, bus, ledger, dead_letters, self.settings, self._metrics, record)
         most, share = self.settings.max_in_flight, self.settings.max_in_flight_per_owner
         waiting = Room(most, _MOST_WAITING_BYTES)
         self._builds = FairWorkers[IncomingRequest](
@@ -203,7 +248,9 @@ class Answerer:
         dead_letters: DeadLetterWriter,
         settings: RequestSettings,
         metrics: Metrics,
+        record: AnswerRecorder | None = None,
     ) -> None:
+        self._record = record
         self._builder = builder
         self._searches = searches
         self._dead_letters = dead_letters
@@ -249,6 +296,8 @@ class Answerer:
                     request, claim, request.topic, answer.content, self._keep_ms(answer), answer.outbox
                 )
             self._report(request, answer, receivers, started)
+            if self._record and receivers is not None:
+                self._record.record(request, answer.content, answer.error, answer.built)
             return
         if isinstance(request.asked, Message) and request.delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
             # Results of a run that another replica answers may be recorded here first.
@@ -296,8 +345,8 @@ class Answerer:
             if built.failed:
                 await self._write_failure(request)
             if isinstance(built.result, RequestError):
-                return _refusal(request, built.result)._replace(outbox=built.outbox)
-            return _Answer(await self._encoded(request, built.result), None, built.outbox)
+                return _refusal(request, built.result)._replace(outbox=built.outbox, built=built)
+            return _Answer(await self._encoded(request, built.result), None, built.outbox, built)
         except Exception:  # noqa: BLE001  # a content that cannot be encoded is answered too
             _log.exception("build_failed", request_id=request.ids.id)
             await self._write_failure(request)
@@ -343,7 +392,7 @@ class Answerer:
 
 
 def _refusal(request: IncomingRequest, error: RequestError) -> _Answer:
-    return _Answer(request.refusal(error), error.code)
+    return _Answer(request.refusal(error), error)
 
 
 def _internal(request: IncomingRequest, reason: str) -> _Answer:

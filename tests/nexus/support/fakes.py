@@ -25,6 +25,7 @@ from nexus.services.memory.search import place_of, tool_of
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fake_person import FakeConstraints, FakeFacts
 from tests.nexus.support.fake_recall import FakeRecall
+from tests.nexus.support.fake_records import FakeErasure, FakeRecords
 from tests.nexus.support.fake_retention import FakeRetention
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.stored import stored
@@ -61,6 +62,8 @@ class FakeStore:
         self.recall = FakeRecall(self, self._ask)
         self.facts = FakeFacts(self._ask)
         self.constraints = FakeConstraints(self._ask)
+        self.records = FakeRecords(self._ask)
+        self.erasure = FakeErasure(self._ask)
 
     def plant(self, collection: str, documents: Sequence[Row]) -> None:
         """Store any documents, as another program would."""

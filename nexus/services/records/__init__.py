@@ -1,0 +1,1 @@
+"""Records of builds: written behind the answer, replayed and compared (contract §13)."""

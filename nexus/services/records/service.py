@@ -1,0 +1,154 @@
+"""Records of builds: accepted when an answer is published, and written behind it (contract §13).
+
+- Whatever happens to a record, the answer is out already. One that finds no room, or that the store does not take, is
+  counted and gone.
+- Of a request one record is kept: that of the effective answer.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, Self
+
+import anyio
+import structlog
+
+from nexus.core.concurrency import OuterHandler, Pending, computed, items_of, supervised
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
+from nexus.core.ports import RecordStore
+from nexus.core.records import BuildRecord
+from nexus.core.wire import compact
+from nexus.services.records.pieces import cut, joined, packed, piece_id, unpacked
+
+_log = structlog.get_logger(__name__)
+
+_TASK: Final = "records"
+_WRITERS: Final = 2
+_MOST_WAITING: Final = 256
+_MOST_WAITING_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A record with what was answered.
+
+    Attributes:
+        answer: the bytes; None where only the manifest was kept, or where they cannot be had.
+        fault: why they cannot, or that they are not those that were sent; `""` where their hash is that of the record.
+    """
+
+    record: BuildRecord
+    answer: bytes | None
+    fault: str = ""
+
+
+class BuildRecords:
+    """Writes records while `running()`, and reads them. `pending` are records that are not written."""
+
+    def __init__(self, store: RecordStore, keep: timedelta, metrics: Metrics | None = None) -> None:
+        self._store = store
+        self._keep = keep
+        self._metrics = metrics or NoMetrics()
+        self.pending = Pending()
+        self._bytes = 0
+        self._send, self._receive = anyio.create_memory_object_stream[tuple[BuildRecord, bytes]](_MOST_WAITING)
+        self._metrics.read_from(Reading.UNWRITTEN_RECORDS, lambda: self.pending.count)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Write what is offered until the context ends; wait for `pending` first, to lose none."""
+        async with anyio.create_task_group() as tasks:
+            for _ in range(_WRITERS):
+                tasks.start_soon(supervised, self._metrics, _TASK, self._write_all)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+
+    def offer(self, record: BuildRecord, answer: bytes) -> None:
+        """Accept a record of an answer with these bytes. Returns at once."""
+        if self._bytes + len(answer) > _MOST_WAITING_BYTES:
+            self._lose(record, "too many records are waiting")
+            return
+        try:
+            self._send.send_nowait((record, answer))
+        except anyio.WouldBlock:
+            self._lose(record, "too many records are waiting")
+            return
+        self._bytes += len(answer)
+        self.pending.begin()
+
+    async def _write_all(self) -> None:
+        async for record, answer in items_of(self._receive):
+            try:
+                with OuterHandler(self._metrics, _TASK, request_id=record.request_id):
+                    await self._write(record, answer)
+            finally:
+                self._bytes -= len(answer)
+                self.pending.end()
+
+    async def _write(self, record: BuildRecord, answer: bytes) -> None:
+        until = record.answered_at + self._keep
+        try:
+            if record.mode == "full":
+                ids, pieces = await computed(record.owner_key, len(answer), partial(_pieces_of, answer))
+                missing = await self._store.missing_pieces(record.owner_key, [*pieces], until)
+                new = {each: packed(pieces[each]) for each in missing}
+                await self._store.put_pieces(record.owner_key, new, until)
+                record = replace(record, pieces=tuple(ids))
+            await self._store.put_record(record, until)
+        except (StoreUnavailableError, StoreRejectedError) as error:
+            self._lose(record, str(error))
+        else:
+            self._metrics.count(Event.RECORD_KEPT)
+
+    def _lose(self, record: BuildRecord, reason: str) -> None:
+        self._metrics.count(Event.RECORD_LOST)
+        _log.warning("record_lost", request_id=record.request_id, reason=reason)
+
+    async def find(self, owner_key: str, request_id: str) -> BuildRecord | None:
+        """The record of a request. Errors of the store, here and below."""
+        return await self._store.find_record(owner_key, request_id)
+
+    async def newest(
+        self, owner_key: str, *, session_id: str | None = None, before: BuildRecord | None = None, limit: int
+    ) -> list[BuildRecord]:
+        """Up to `limit` records of an owner, of one session or of all, newest first; those before `before`."""
+        return await self._store.records(owner_key, session_id=session_id, before=before, limit=limit)
+
+    async def failures(self, *, before: BuildRecord | None = None, limit: int) -> list[BuildRecord]:
+        """Up to `limit` records of errors, of all owners, newest first."""
+        return await self._store.failures(before=before, limit=limit)
+
+    async def replay(self, record: BuildRecord) -> Replayed:
+        """What was answered, checked by its hash."""
+        if record.mode != "full":
+            return Replayed(record, None, "only the manifest was kept (context.record: manifest)")
+        found = await self._store.pieces(record.owner_key, [*{*record.pieces}])
+        try:
+            answer = await computed(record.owner_key, record.size, partial(joined, record.pieces, found))
+        except ValueError as error:
+            return Replayed(record, None, str(error))
+        same = hashlib.sha256(answer).hexdigest() == record.sha256
+        return Replayed(record, answer, "" if same else "the bytes are not those that were sent: another SHA-256")
+
+
+def _pieces_of(answer: bytes) -> tuple[list[bytes], Mapping[bytes, bytes]]:
+    """The ids of the answer's pieces in their order, and the pieces by id."""
+    pieces = cut(answer)
+    ids = [*map(piece_id, pieces)]
+    return ids, dict(zip(ids, pieces, strict=True))
+
+
+def packed_manifest(manifest: Mapping[str, Any]) -> bytes:
+    """A manifest as it is kept where the pieces are not."""
+    return packed(compact(manifest))
+
+
+def manifest_bytes(record: BuildRecord) -> bytes:
+    """The JSON of the manifest that was kept without its pieces; ValueError where there is none."""
+    return unpacked(record.manifest)
