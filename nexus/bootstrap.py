@@ -11,12 +11,14 @@ import anyio
 import structlog
 
 from nexus.config import Settings
-from nexus.connections import open_bus, open_embedder, open_model, open_store, try_claim
+from nexus.connections import Transport, open_bus, open_embedder, open_model, open_store, try_claim
 from nexus.core.concurrency import supervised, ungrouped
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Metrics, Reading
 from nexus.core.ports import DocumentStore, RequestLedger, Subscription
-from nexus.http import CachedCheck, Check, create_app, serving
+from nexus.http.console.pages import create_console
+from nexus.http.console.shell import ConsoleServices
+from nexus.http.server import CachedCheck, Check, create_app, serving
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 from nexus.wiring import Nexus, ServiceState, create_nexus
 
@@ -51,7 +53,9 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         embedder = await stack.enter_async_context(open_embedder(settings.recall))
         nexus = create_nexus(settings, transport, store, model, embedder)
         app = create_app(
-            checks(nexus.state, store, transport.probe, settings.bus.heartbeat_s), nexus.metrics.exposition
+            checks(nexus.state, store, transport.probe, settings.bus.heartbeat_s),
+            nexus.metrics.exposition,
+            console=create_console(_shown(nexus, transport)) if settings.console.enabled else None,
         )
         http_port = await stack.enter_async_context(serving(app, settings.system.http_host, settings.system.http_port))
         nexus = replace(nexus, http_port=http_port)
@@ -75,6 +79,21 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         await stack.enter_async_context(nexus.constraints.running())
         await stack.enter_async_context(_listening(nexus))
         yield nexus
+
+
+def _shown(nexus: Nexus, transport: Transport) -> ConsoleServices:
+    """What the console shows of a service."""
+    return ConsoleServices(
+        nexus.settings,
+        nexus.store,
+        nexus.builder,
+        transport.dead_letters,
+        nexus.facts,
+        nexus.constraints,
+        nexus.records,
+        nexus.working_memory.memory if nexus.working_memory else None,
+        nexus.recall,
+    )
 
 
 @asynccontextmanager

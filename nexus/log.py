@@ -16,6 +16,7 @@ import structlog
 
 _ALLOWED: Final = frozenset(
     {
+        "action",
         "attempts",
         "bytes",
         "calls",
@@ -55,6 +56,7 @@ _ALLOWED: Final = frozenset(
         "turns",
         "unwritten",
         "version",
+        "who",
     }
 )
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from nexus.http import serving
+from nexus.http.server import serving
 from nexus.services.context.formats import Converted
 from tests.nexus.support.provider_types import anthropic_type_faults, gemini_type_faults, openai_type_faults
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from nexus.core.errors import ConfigError, StoreUnavailableError
-from nexus.http import CachedCheck, Check, create_app, serving
+from nexus.http.server import CachedCheck, Check, create_app, serving
 from tests.nexus.support.waiting import PATIENCE_S
 
 SECRET = "hunter2-canary"

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from nexus.core.errors import ConfigError, NexusError, reason_of
 
@@ -56,10 +56,16 @@ class CachedCheck:
         return self._outcome
 
 
-def create_app(checks: Mapping[str, Check], metrics: Callable[[], bytes], *, check_s: float = 2.0) -> Starlette:
+def create_app(
+    checks: Mapping[str, Check],
+    metrics: Callable[[], bytes],
+    *,
+    check_s: float = 2.0,
+    console: BaseRoute | None = None,
+) -> Starlette:
     """The application: the service is ready when all `checks` are well, for which each has `check_s` seconds.
 
-    `metrics` gives the exposition in Prometheus's text format.
+    `metrics` gives the exposition in Prometheus's text format; `console` is where the console is mounted.
     """
 
     async def livez(_request: Request) -> Response:
@@ -81,7 +87,9 @@ def create_app(checks: Mapping[str, Check], metrics: Callable[[], bytes], *, che
     async def exposition(_request: Request) -> Response:
         return Response(metrics(), media_type=_METRICS_TYPE, headers=_NO_STORE)
 
-    routes = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", exposition)]
+    routes: list[BaseRoute] = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", exposition)]
+    if console:
+        routes.append(console)
     return Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
 
 

@@ -1,0 +1,202 @@
+"""What all pages share: the services that they show, templates and their filters, headers, errors, links."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.resources import files
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlencode
+
+import structlog
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+
+from nexus import __version__
+from nexus.config import Settings
+from nexus.core.errors import NexusError, StoreUnavailableError
+from nexus.core.models import DEFAULT_SESSION, parse_moment
+from nexus.core.ports import DeadLetters, Store
+from nexus.http.console.access import FORM_TOKEN, Access, user_of
+from nexus.services.context.builder import ContextBuilder
+from nexus.services.memory.service import WorkingMemory
+from nexus.services.person.constraints import Constraints
+from nexus.services.person.facts import Facts
+from nexus.services.recall.service import Recall
+from nexus.services.records.service import BuildRecords
+
+_log = structlog.get_logger(__name__)
+
+# No script at all, and styles and images of the console alone: what a person wrote stays text.
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_KIB: Final = 1_024
+_STYLE: Final = files("nexus.http.console").joinpath("static", "console.css").read_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleServices:
+    """What the pages show, and through which they change it. None where it is off."""
+
+    settings: Settings
+    store: Store
+    builder: ContextBuilder
+    letters: DeadLetters
+    facts: Facts
+    constraints: Constraints
+    records: BuildRecords | None
+    memory: WorkingMemory | None
+    recall: Recall | None
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request to a page, with what answers it."""
+
+    request: Request
+    services: ConsoleServices
+    access: Access
+
+    def asked(self, name: str, default: str = "") -> str:
+        """A parameter of the address."""
+        return self.request.query_params.get(name, default)
+
+    @property
+    def owner(self) -> str:
+        """The owner whose page this is; HTTPException 400 without one."""
+        if not (owner := self.asked("owner")):
+            raise HTTPException(400, "owner: is needed")
+        return owner
+
+    @property
+    def session(self) -> str:
+        """The session whose page this is, else the default one."""
+        return self.asked("session") or DEFAULT_SESSION
+
+    def link(self, page: str, **asked: Any) -> str:
+        """The address of a page. Names are parameters, since an owner's may hold anything; None leaves one out."""
+        given = {name: value for name, value in asked.items() if value is not None}
+        base = f"{self.request.scope.get('root_path', '')}/{page}"
+        return f"{base}?{urlencode(given)}" if given else base
+
+    def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        """The page that a template makes of these values."""
+        text = _TEMPLATES.get_template(template).render(
+            visit=self, link=self.link, write=self.access.write, form_field=FORM_TOKEN, version=__version__, **values
+        )
+        return HTMLResponse(text, status)
+
+    def seen(self, page: str, **asked: Any) -> Response:
+        """What follows a change: the page that shows it, so that reloading it changes nothing again."""
+        return RedirectResponse(self.link(page, **asked), 303)
+
+    def changed(self, action: str, **about: Any) -> None:
+        """Log a change: who made it, and of what, by fields that a log may have; no content."""
+        _log.info("console_changed", who=user_of(self.request), action=action, **about)
+
+
+Page: TypeAlias = Callable[[Visit], Awaitable[Response]]
+
+
+def mounted(services: ConsoleServices, pages: Mapping[str, Page], forms: Mapping[str, Page]) -> Mount:
+    """The console, below `/console`: `pages` by their names (`""` the first), and `forms` that change something."""
+    settings = services.settings.console
+    access = Access(settings.token.get_secret_value(), write=settings.write)
+
+    def route(name: str, page: Page, method: str) -> Route:
+        async def endpoint(request: Request) -> Response:
+            visit = Visit(request, services, access)
+            try:
+                access.check(request)
+                response = await page(visit)
+            except (HTTPException, NexusError, ValueError) as error:
+                response = _refused(visit, error)
+            except Exception:  # noqa: BLE001  # the outermost handler of a page: whatever goes wrong, it says so
+                _log.exception("http_failed")
+                response = _refused(
+                    visit, HTTPException(500, "this page could not be made; the service's log says why")
+                )
+            response.headers.update(_HEADERS)
+            return response
+
+        return Route(f"/{name}", endpoint, methods=[method])
+
+    async def style(_visit: Visit) -> Response:
+        return Response(_STYLE, media_type="text/css")
+
+    async def nothing(_visit: Visit) -> Response:
+        raise HTTPException(404, "there is no such page")
+
+    routes = [
+        route("console.css", style, "GET"),
+        *(route(name, page, "GET") for name, page in pages.items()),
+        *(route(name, form, "POST") for name, form in forms.items()),
+        route("{path:path}", nothing, "GET"),
+    ]
+    return Mount("/console", routes=routes)
+
+
+def _refused(visit: Visit, error: HTTPException | NexusError | ValueError) -> Response:
+    if isinstance(error, HTTPException):
+        status, reason, headers = error.status_code, error.detail, error.headers
+    else:
+        status, reason, headers = 400, str(error), None
+        if isinstance(error, StoreUnavailableError):
+            status, reason = 503, f"the database: {error}"
+    # A page would have links for whom may see it.
+    if status == 401:  # noqa: PLR2004  # a status of HTTP
+        return Response(f"{reason}\n", status, headers, "text/plain; charset=utf-8")
+    return visit.page("error.html", status=status, code=status, reason=reason)
+
+
+def _time(value: Any) -> str:
+    """A time to the second, in UTC; what is none as it is."""
+    moment = value if isinstance(value, datetime) else parse_moment(value)
+    return f"{moment:%Y-%m-%d %H:%M:%S}" if moment else str(value or "")
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if value < _KIB:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 10 else f"{value:.1f} {unit}"  # noqa: PLR2004  # one digit
+        value /= _KIB
+    return f"{value:.1f} GiB"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _counted(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("nexus.http.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: Sequence[tuple[str, Callable[..., str]]] = [
+        ("time", _time),
+        ("bytes", _bytes),
+        ("number", _number),
+        ("counted", _counted),
+    ]
+    environment.filters.update(filters)
+    return environment
+
+
+_TEMPLATES: Final = _environment()
