@@ -8,7 +8,11 @@ from starlette.routing import Mount
 from nexus.http.console import owners
 from nexus.http.console.shell import ConsoleServices, Page, mounted
 
-PAGES: Final[Mapping[str, Page]] = {"": owners.owners, **owners.PAGES}
+# A line for each module, which names its own.
+PAGES: Final[Mapping[str, Page]] = {
+    "": owners.owners,
+    **owners.PAGES,
+}
 # What changes something.
 FORMS: Final[Mapping[str, Page]] = {}
 
