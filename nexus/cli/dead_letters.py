@@ -1,9 +1,6 @@
 """`nexus dead-letters`: show messages that could not be used, send them again, drop them (contract §1.6, §10).
 
-- A letter is sent first and dropped afterwards, so that none is lost. Where two operators send one at once, or a
-  command ends between the two steps, it may be sent twice (on streams once); a message with the same id is recorded
-  once, and a request has one effective answer.
-- Exit code 1 when a letter was not sent or not dropped.
+Exit code 1 when a letter was not sent or not dropped.
 """
 
 import base64
@@ -12,7 +9,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -36,12 +33,14 @@ from nexus.cli.terminal import (
     table,
     timestamp,
 )
-from nexus.config import BusSettings, Settings, signing_of
+from nexus.config import Settings, signing_of
 from nexus.connections import counts_subscribers, open_bus, open_dead_letters
-from nexus.core.errors import NexusError, UnreadablePayloadError
-from nexus.core.models import ANSWER_TOPICS, Topics
-from nexus.core.ports import Bus, DeadLetter, DeadLetters, Delivery
+from nexus.core.errors import NexusError
+from nexus.core.ports import DeadLetter, DeadLetters
 from nexus.core.signing import FRESH_S
+from nexus.services.requests.envelope import RequestSettings
+from nexus.services.requests.letters import LetterSender, Outcome, newest
+from nexus.services.requests.letters import drop as drop_letter
 
 _Result = TypeVar("_Result")
 
@@ -55,12 +54,9 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Letters, as
 Everything = Annotated[bool, typer.Option("--all", help="All letters, or all of --topic. Asks first.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
 
-# Letters come with their bodies, so few are held at a time.
-_PAGE: Final = 10
 _ID: Final = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _AGE: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[smhd])")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
 _COLUMNS: Final[Columns] = {
     "ID": "letter_id",
     "TIME (UTC)": lambda letter: _time(letter.at_ms),
@@ -70,8 +66,6 @@ _COLUMNS: Final[Columns] = {
     "MESSAGE ID": "message_id",
     "REASON": "reason",
 }
-_UNCOUNTED: Final = "sent again, and kept: on a cluster pub/sub cannot tell whether anybody heard it"
-_NOT_FOUND: Final = "not found: there is no such dead letter"
 _INSTEAD: Final = "--yes does it without asking, --dry-run says what would be done"
 
 
@@ -86,14 +80,6 @@ class Choice:
     def includes(self, letter: DeadLetter) -> bool:
         """Whether a letter has the topic and the age."""
         return self.topic in {"", letter.topic} and (self.before_ms is None or letter.at_ms < self.before_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The fate of one letter. Equal ones are counted together."""
-
-    done: bool
-    text: str
 
 
 @app.command(
@@ -111,7 +97,8 @@ def list_letters(
     before = _checked_id(before) if before else ""
 
     async def read(letters: DeadLetters) -> tuple[int, list[DeadLetter]]:
-        return await letters.count(), await _newest(letters, Choice(topic=topic), limit + 1, before)
+        found = await newest(letters, limit + 1, before=before, includes=Choice(topic=topic).includes)
+        return await letters.count(), found
 
     total, found = _run(_settings(config), read)
     shown = found[:limit]
@@ -168,20 +155,12 @@ def replay(  # noqa: PLR0917  # typer makes options of them
 
     async def work(report: Callable[[str, Outcome], None]) -> None:
         async with open_dead_letters(settings.bus) as letters, open_bus(settings.bus) as transport:
+            reading = RequestSettings(
+                max_payload_bytes=settings.bus.max_payload_bytes, signing=signing_of(settings.bus.signing)
+            )
+            sender = LetterSender(letters, transport.bus, reading, counts=counts_subscribers(settings.bus))
             for letter_id in wanted:
-                letter = await letters.find(letter_id)
-                obstacle = _obstacle(letter, settings.bus.max_payload_bytes) if letter else _NOT_FOUND
-                if letter is None or obstacle:
-                    outcome = Outcome(done=False, text=obstacle)
-                elif dry_run:
-                    outcome = Outcome(done=True, text="would be sent again")
-                else:
-                    for key in _keys(letter, settings.bus):
-                        await letters.forget_answer(key)
-                    outcome = await _send(
-                        letter, letters, transport.bus, keep=keep, counts=counts_subscribers(settings.bus)
-                    )
-                report(letter_id, outcome)
+                report(letter_id, await sender.send(letter_id, keep=keep, dry_run=dry_run))
 
     carry_out(wanted, work, each=not everything or dry_run)
 
@@ -208,9 +187,7 @@ def drop(  # noqa: PLR0917  # typer makes options of them
     async def work(report: Callable[[str, Outcome], None]) -> None:
         async with open_dead_letters(settings.bus) as letters:
             for letter_id in wanted:
-                there = await (letters.find(letter_id) if dry_run else letters.drop(letter_id))
-                done = "would be dropped" if dry_run else "dropped"
-                report(letter_id, Outcome(bool(there), done if there else _NOT_FOUND))
+                report(letter_id, await drop_letter(letters, letter_id, dry_run=dry_run))
 
     carry_out(wanted, work, each=not everything or dry_run)
 
@@ -226,47 +203,6 @@ def choice(ids: Sequence[str], *, everything: bool, topic: str = "", older_than:
         raise NexusError(f"--older-than {printable(older_than)!r}: allowed are 90s, 15m, 12h, 7d and the like")
     before_ms = time.time_ns() // 1_000_000 - int(age["number"]) * _UNIT_MS[age["unit"]] if age else None
     return Choice(tuple(dict.fromkeys(map(_checked_id, ids))), topic, before_ms)
-
-
-def _obstacle(letter: DeadLetter, max_bytes: int) -> str:
-    """Why a letter cannot be sent again; empty where it can."""
-    if letter.body is None:
-        return "kept: it has no body to send (bus.dead_letter_bodies was false)"
-    if letter.topic not in _TOPICS:
-        return "kept: its topic is none of Nexus"
-    return "kept: it is larger than bus.max_payload_bytes" if len(letter.body) > max_bytes else ""
-
-
-def _keys(letter: DeadLetter, settings: BusSettings) -> list[str]:
-    """Under which keys ledger and bus may know the request that a letter holds."""
-    if letter.topic not in ANSWER_TOPICS:
-        return []
-    from nexus.services.requests import envelope  # noqa: PLC0415  # takes a second, and only sending again needs it
-
-    signing = signing_of(settings.signing)
-    reading = envelope.RequestSettings(max_payload_bytes=settings.max_payload_bytes, signing=signing)
-    try:
-        request = envelope.read_incoming(Delivery(letter.topic, letter.body or b""), 0.0, reading)
-    except UnreadablePayloadError:
-        return []
-    return [request.key, request.fingerprint]
-
-
-async def _send(letter: DeadLetter, letters: DeadLetters, bus: Bus, *, keep: bool, counts: bool) -> Outcome:
-    """Send a letter again on the topic it came from, and drop it.
-
-    `counts`: the bus tells how many subscribers a message reached. Where it does not, letters stay.
-    """
-    await letters.expect_again(letter)
-    # With --keep an operator may mean to send the letter several times.
-    once = "" if keep or not counts else f"dead-letter:{letter.letter_id}"
-    if not await bus.publish(letter.topic, letter.body or b"", once=once):
-        return Outcome(done=False, text="kept: nobody listens on its topic")
-    if keep or not counts:
-        return Outcome(done=True, text="sent again, and kept" if keep else _UNCOUNTED)
-    dropped = await letters.drop(letter.letter_id)
-    gone = "sent again, but meanwhile gone: somebody else may have sent it too"
-    return Outcome(done=True, text="sent again and dropped" if dropped else gone)
 
 
 def carry_out(
@@ -322,23 +258,13 @@ def _checked_id(letter_id: str) -> str:
     return letter_id
 
 
-async def _newest(letters: DeadLetters, chosen: Choice, limit: int, before: str = "") -> list[DeadLetter]:
-    """Up to `limit` letters, newest first. Bodies are left out; `b""` stands where there is one."""
-    found: list[DeadLetter] = []
-    while len(found) < limit and (page := await letters.newest(_PAGE, before=before)):
-        found += (
-            replace(letter, body=None if letter.body is None else b"") for letter in page if chosen.includes(letter)
-        )
-        before = page[-1].letter_id
-    return found[:limit]
-
-
 async def _all_ids(letters: DeadLetters, chosen: Choice) -> list[str]:
     """The letters of a choice, oldest first: they are sent again in the order in which they came."""
     if chosen.ids:
         return [*chosen.ids]
     # Counted first: a letter that is sent again and fails again is a new one, which is not meant.
-    return [letter.letter_id for letter in reversed(await _newest(letters, chosen, await letters.count()))]
+    found = await newest(letters, await letters.count(), includes=chosen.includes)
+    return [letter.letter_id for letter in reversed(found)]
 
 
 def _warn_of_signatures(settings: Settings, wanted: Sequence[str]) -> None:

@@ -17,8 +17,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 from redis import Redis
 
-from nexus.cli.dead_letters import Outcome, carry_out, choice
+from nexus.cli.dead_letters import carry_out, choice
 from nexus.core.errors import BusUnavailableError, NexusError
+from nexus.services.requests.letters import Outcome
 from tests.nexus.support.desk import Result, is_printable, run_program
 from tests.nexus.support.stored_session import NASTY
 
@@ -326,7 +327,7 @@ def test_work_that_breaks_off(capsys: pytest.CaptureFixture[str]) -> None:
     """When Redis goes in the middle, a summary of the work until then comes before the error."""
 
     async def work(report: Callable[[str, Outcome], None]) -> None:
-        report("1-1", Outcome(done=True, text="sent again and dropped"))
+        report("1-1", Outcome.SENT)
         await checkpoint()
         raise BusUnavailableError("ConnectionError")
 
