@@ -6,6 +6,7 @@
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
@@ -44,6 +45,7 @@ Kind = Literal["main", "sub"]
 
 _ID_CHARS: Final = 256
 _SHOWN_CHARS: Final = 60
+_WORD: Final = re.compile(r"[A-Za-z_-]{1,16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,18 @@ def unknown_value(where: str, value: Any, allowed: Iterable[str]) -> str:
     """The reason that a value is none of those allowed."""
     shown = repr(value[:_SHOWN_CHARS]) if isinstance(value, str) else f"a JSON {type(value).__name__}"
     return f"{where}: {shown} is unknown; allowed: {', '.join(allowed)}"
+
+
+def unknown(where: str, value: Any, allowed: Iterable[str]) -> ValueError:
+    """The same as an error whose text is logged, so that no more than a short word is quoted."""
+    if isinstance(value, str) and not is_word(value):
+        return ValueError(f"{where}: a text of {len(value)} characters is unknown; allowed: {', '.join(allowed)}")
+    return ValueError(unknown_value(where, value, allowed))
+
+
+def is_word(text: str) -> bool:
+    """Whether it is a short word, as names of fields are, and nothing that a person may have said."""
+    return bool(_WORD.fullmatch(text))
 
 
 def read_session_id(metadata: Mapping[str, Any], where: str = "metadata.session_id") -> str:

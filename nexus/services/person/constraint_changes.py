@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nexus.core.models import Moment, to_milliseconds
 from nexus.core.person import CONSTRAINT_SCOPES, KINDS, MAX_CONSTRAINT_CHARS, Constraint, ConstraintScope
 from nexus.core.wire import explain
+from nexus.services.history.rows import unknown
 from nexus.services.text.escape import canonical
 
 MOST_IN_FORCE: Final = 100
@@ -28,7 +29,6 @@ _FIELDS: Final = ("text", "kind", "scope")
 _ID: Final = re.compile(rf"({'|'.join(CONSTRAINT_SCOPES)})-[0-9a-f]{{16}}")
 _ID_CHARS: Final = 16
 # The longest word of a sender that a reason, which is logged, may quote.
-_WORD: Final = re.compile(r"[A-Za-z_-]{1,16}")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -117,7 +117,7 @@ def read_constraint(
         raise ValueError(f"{where}: a text or a JSON object with text, kind and scope is needed")
     for key in given:
         if key not in _FIELDS:
-            raise _unknown(where, key, _FIELDS)
+            raise unknown(where, key, _FIELDS)
     inside = f"{where}." if where else ""
     text = _text(given.get("text"), f"{inside}text")
     kind = _word(given.get("kind"), f"{inside}kind", KINDS, "must")
@@ -153,10 +153,10 @@ def read_change(content: Any, target: Target, at: datetime, message_id: str) -> 
     if op is None:
         raise ValueError(f"content: a JSON object is needed, with op: {', '.join(OPS)}")
     if op not in OPS:
-        raise _unknown("content.op", op, OPS)
+        raise unknown("content.op", op, OPS)
     for key in content:
         if key not in _KEYS[op]:
-            raise _unknown("content", key, _KEYS[op])
+            raise unknown("content", key, _KEYS[op])
     given, ids = content.get("constraints"), content.get("ids")
     if op == "retire" and given is None and ids is None:
         raise ValueError("content: to retire, ids or constraints are needed")
@@ -269,7 +269,7 @@ def _word(value: Any, where: str, allowed: Sequence[str], default: str) -> str:
     if value is None:
         return default
     if not isinstance(value, str) or value not in allowed:
-        raise _unknown(where, value, allowed)
+        raise unknown(where, value, allowed)
     return value
 
 
@@ -285,11 +285,3 @@ def read_id(value: Any, where: str) -> str:
         allowed = ", ".join(CONSTRAINT_SCOPES)
         raise ValueError(f"{where}: no id of a constraint: its scope ({allowed}), '-' and {_ID_CHARS} of 0-9a-f")
     return value
-
-
-def _unknown(where: str, value: Any, allowed: Sequence[str]) -> ValueError:
-    if not isinstance(value, str):
-        shown = f"a JSON {type(value).__name__}"
-    else:
-        shown = repr(value) if _WORD.fullmatch(value) else f"a text of {len(value)} characters"
-    return ValueError(f"{where}: {shown} is unknown; allowed: {', '.join(allowed)}")

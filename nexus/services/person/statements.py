@@ -32,6 +32,7 @@ from nexus.core.person import (
     FactSource,
     Statement,
 )
+from nexus.services.history.rows import unknown
 from nexus.services.text.escape import one_line
 
 _SESSIONS_NEEDED: Final = 2
@@ -118,10 +119,10 @@ def read_statements(content: Any, origin: Origin) -> list[Statement]:
     if op is None:
         raise ValueError(f"content: a JSON object is needed, with op: {', '.join(OPS)}")
     if op not in OPS:
-        raise _unknown("content.op:", OPS)
+        raise unknown("content.op", op, OPS)
     for key in content:
         if key not in {"op", "facts"}:
-            raise _unknown("content: a field", ("op", "facts"))
+            raise unknown("content", key, ("op", "facts"))
     given = content.get("facts")
     if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= MOST_FACTS:
         raise ValueError(f"content.facts: a list of 1 to {MOST_FACTS} facts is needed")
@@ -142,11 +143,11 @@ def _read(op: str, fact: Any, where: str, origin: Origin) -> Statement:
         raise ValueError(f"{where}: a JSON object is needed, with {', '.join(_FIELDS[op])}")
     for key in fact:
         if key not in _FIELDS[op]:
-            raise _unknown(f"{where}: a field", _FIELDS[op])
+            raise unknown(where, key, _FIELDS[op])
     given = {name: value for name, value in fact.items() if value is not None}
     level = given.get("level", "explicit")
     if level not in _LEVELS:
-        raise _unknown(f"{where}.level:", _LEVELS)
+        raise unknown(f"{where}.level", level, _LEVELS)
     valid_from = None
     if "valid_from" in given and (valid_from := parse_moment(given["valid_from"])) is None:
         raise ValueError(f"{where}.valid_from: a time in ISO 8601 is needed")
@@ -185,11 +186,6 @@ def _text(value: Any, name: str, most: int, *, needed: bool = True) -> str:
     if needed and not text:
         raise ValueError(f"{name}: is missing or blank; a text of 1 to {most} characters is needed")
     return text
-
-
-def _unknown(what: str, allowed: Iterable[str]) -> ValueError:
-    # Reasons are logged, so that it is not quoted.
-    return ValueError(f"{what} is unknown; allowed: {', '.join(allowed)}")
 
 
 def _hash(values: Any) -> str:

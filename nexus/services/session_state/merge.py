@@ -24,6 +24,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
+from nexus.services.history.rows import unknown
 from nexus.services.session_state.state import (
     LISTS,
     MOST_SUB_AGENTS,
@@ -39,7 +40,6 @@ from nexus.services.session_state.state import (
     read_sub_agent,
     removed_schema,
     state_of,
-    unknown,
 )
 
 Document = dict[str, Any]

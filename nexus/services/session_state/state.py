@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final
 from pydantic import WithJsonSchema
 
 from nexus.core.models import parse_moment
+from nexus.services.history.rows import is_word, unknown
 from nexus.services.text.escape import canonical
 
 ROLE_CHARS: Final = 32_000
@@ -35,7 +36,6 @@ HERE: Final = "."
 
 _ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{ID_CHARS}}}")
 # The longest text that may be quoted in a reason.
-_WORD = re.compile(r"[A-Za-z_-]{1,16}")
 _NOT_IN_A_STATUS = re.compile(r"[ _-]")
 _DERIVED_ID_CHARS: Final = 16
 
@@ -154,15 +154,6 @@ def read_sub_agent(value: Any, where: str) -> str:
     return _text(value, where, most=ID_CHARS)
 
 
-def unknown(where: str, value: Any, allowed: Sequence[str]) -> ValueError:
-    """The error for a value that is not among those allowed."""
-    if not isinstance(value, str):
-        shown = f"a JSON {type(value).__name__}"
-    else:
-        shown = repr(value) if _WORD.fullmatch(value) else f"a text of {len(value)} characters"
-    return ValueError(f"{where}: {shown} is unknown; allowed: {', '.join(allowed)}")
-
-
 def _text(value: Any, where: str, *, most: int) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{where}: a text of 1 to {most} characters is needed")
@@ -201,7 +192,7 @@ def _read_roles(value: Any, where: str, *, patch: bool) -> dict[str, str | None]
     roles: dict[str, str | None] = {}
     for index, (agent, role) in enumerate(value.items()):
         name = read_sub_agent(agent, f"{where}: the id at place {index}")
-        place = f"{where}.{name}" if _WORD.fullmatch(name) else f"{where}: the role at place {index}"
+        place = f"{where}.{name}" if is_word(name) else f"{where}: the role at place {index}"
         if role is not None:
             roles[name] = _text(role, place, most=ROLE_CHARS)
         elif patch:
