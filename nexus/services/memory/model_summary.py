@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from anyio import to_thread
 
-from nexus.core.errors import ModelUnavailableError, PromptTooLongError
+from nexus.core.errors import PromptTooLongError
 from nexus.core.metrics import Metrics, NoMetrics, Purpose
 from nexus.core.models import parse_moment
 from nexus.core.ports import LanguageModel, Row, TokenCounter
@@ -35,6 +35,7 @@ from nexus.services.text.model_reply import (
     in_language,
     placeholder_in,
     retry_note,
+    smaller,
 )
 from nexus.services.text.sentences import BYTES_A_TOKEN, prompt_json, size
 from nexus.services.text.summary_checks import Evidence, evidence_in, language_of, language_of_user, refusal_in
@@ -234,10 +235,7 @@ class SummaryInProgress:
             summary = await self._writer.ask(prompt, 0 if self._waiting else least, self._calls)
         except PromptTooLongError:
             self._prepend(entries)
-            if self._room <= LEAST_ROOM:
-                tokens = LEAST_ROOM // BYTES_A_TOKEN
-                raise ModelUnavailableError(f"the model takes no prompt of {tokens} tokens and the task") from None
-            self._room = max(self._room // 2, LEAST_ROOM)
+            self._room = smaller(self._room)
         else:
             self._so_far = summary
             self._writer.room = min(self._writer.room, self._room)

@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 from anyio import to_thread
 
-from nexus.core.errors import ModelUnavailableError, PromptTooLongError, StoreRejectedError
+from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Purpose
 from nexus.core.models import Row, utc_now
 from nexus.core.ports import LanguageModel
@@ -24,7 +24,7 @@ from nexus.services.person.extraction import (
     task,
 )
 from nexus.services.person.facts import Facts
-from nexus.services.text.model_reply import LEAST_ROOM, CallLimit, SummaryModel, packed
+from nexus.services.text.model_reply import CallLimit, RoomForPrompts, SummaryModel, packed
 from nexus.services.text.sentences import BYTES_A_TOKEN
 
 _log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ class FactExtractor:
         self._facts = facts
         self._metrics = metrics or NoMetrics()
         self._model = SummaryModel[Reply](model, SCHEMA, SCHEMA_NAME, _RECENT_PARTS, Purpose.FACTS, self._metrics)
-        self._room = max(max_input_tokens * BYTES_A_TOKEN - len(task().encode()), LEAST_ROOM)
+        self._room = RoomForPrompts(max_input_tokens * BYTES_A_TOKEN - len(task().encode()))
 
     async def extract(
         self, owner_key: str, run_id: str, rows: Sequence[Row], known: Sequence[str], calls: CallLimit
@@ -70,7 +70,7 @@ class FactExtractor:
         """
         messages = await to_thread.run_sync(_unread, rows, frozenset(known))
         if messages:
-            replies = await self._asked(messages, calls)
+            replies = await self._room.fit(lambda room: self._parts(messages, room, calls))
             statements, refused = await to_thread.run_sync(checked, owner_key, replies, messages)
             try:
                 await self._facts.add(owner_key, statements)
@@ -85,22 +85,8 @@ class FactExtractor:
                 _log.info("facts_unsupported", run_id=run_id, reason=", ".join(counted(refused)))
         return [message.id for message in messages]
 
-    async def _asked(self, messages: Sequence[Said], calls: CallLimit) -> list[Reply]:
-        """What the model reports, unchecked."""
-        room = self._room
-        while True:
-            try:
-                replies = await self._parts(messages, room, calls)
-            except PromptTooLongError:
-                if room <= LEAST_ROOM:
-                    tokens = LEAST_ROOM // BYTES_A_TOKEN
-                    raise ModelUnavailableError(f"the model takes no prompt of {tokens} tokens and the task") from None
-                room = max(room // 2, LEAST_ROOM)
-            else:
-                self._room = min(self._room, room)
-                return replies
-
     async def _parts(self, messages: Sequence[Said], room: int, calls: CallLimit) -> list[Reply]:
+        """What the model reports, unchecked."""
         parts = await to_thread.run_sync(_parts_of, messages, room - _AROUND)
         calls.check(len(parts))
         return [await self._model.ask_once("messages", task, part, read_reply, calls) for part in parts]

@@ -15,7 +15,7 @@ import json
 import re
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
@@ -29,10 +29,11 @@ from nexus.core.metrics import CallOutcome, Metrics, Purpose
 from nexus.core.ports import LanguageModel
 from nexus.core.ports.model import Completion
 from nexus.core.turns import Structured, Summaries
-from nexus.services.text.sentences import between_words, leading, size, slices, weight
+from nexus.services.text.sentences import BYTES_A_TOKEN, between_words, leading, size, slices, weight
 from nexus.services.text.summary_checks import NAMES, Evidence, failure_in, name_of, refusal_in
 
 _Summary = TypeVar("_Summary")
+_Result = TypeVar("_Result")
 
 # A prompt has room for so many bytes of its document, whatever the setting.
 LEAST_ROOM: Final = 1_200
@@ -170,6 +171,36 @@ class CallLimit:
         """TooManyCallsError where the summary takes so many calls in all, and fewer are allowed."""
         if calls > self.most:
             raise TooManyCallsError(f"it takes more than {self.most} calls of the model")
+
+
+def smaller(room: int) -> int:
+    """Half of the room in a prompt that was too long; ModelUnavailableError where that would be less than the least."""
+    if room <= LEAST_ROOM:
+        tokens = LEAST_ROOM // BYTES_A_TOKEN
+        raise ModelUnavailableError(f"the model takes no prompt of {tokens} tokens and the task")
+    return max(room // 2, LEAST_ROOM)
+
+
+class RoomForPrompts:
+    """How many bytes of a document fit into a prompt: fewer, once the model has found a prompt too long."""
+
+    def __init__(self, room: int) -> None:
+        self._room = max(room, LEAST_ROOM)
+
+    async def fit(self, ask: Callable[[int], Awaitable[_Result]]) -> _Result:
+        """What `ask` returns for the room; for half of it, and so on, where a prompt was too long.
+
+        Raises what `ask` does, and ModelUnavailableError where even the least room is too much.
+        """
+        room = self._room
+        while True:
+            try:
+                result = await ask(room)
+            except PromptTooLongError:
+                room = smaller(room)
+            else:
+                self._room = min(self._room, room)
+                return result
 
 
 class SummaryModel(Generic[_Summary]):

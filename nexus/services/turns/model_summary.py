@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from anyio import to_thread
 
-from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 from nexus.core.metrics import Metrics, NoMetrics, Purpose
 from nexus.core.ports import LanguageModel
 from nexus.services.history.run_facts import TurnFacts, entries_of
@@ -27,6 +26,7 @@ from nexus.services.text.model_reply import (
     CallLimit,
     Entry,
     Reply,
+    RoomForPrompts,
     SummaryModel,
     in_language,
     packed,
@@ -127,7 +127,7 @@ class Summariser:
     def __init__(self, model: LanguageModel, *, max_input_tokens: int = 24_000, metrics: Metrics | None = None) -> None:
         metrics = metrics or NoMetrics()
         self._model = SummaryModel[Reply](model, SCHEMA, SCHEMA_NAME, _RECENT_PARTS, Purpose.TURN, metrics)
-        self._room = room_in(max_input_tokens)
+        self._room = RoomForPrompts(room_in(max_input_tokens))
 
     async def summarise(self, facts: TurnFacts, calls: CallLimit) -> Reply:
         """All three depths and a few insights.
@@ -136,18 +136,7 @@ class Summariser:
         calls that were made.
         """
         evidence = await to_thread.run_sync(evidence_of, facts)
-        room = self._room
-        while True:
-            try:
-                reply = await self._summary(facts, evidence, room, calls)
-            except PromptTooLongError:
-                if room <= LEAST_ROOM:
-                    tokens = LEAST_ROOM // BYTES_A_TOKEN
-                    raise ModelUnavailableError(f"the model takes no prompt of {tokens} tokens and the task") from None
-                room = max(room // 2, LEAST_ROOM)
-            else:
-                self._room = min(self._room, room)
-                return reply
+        return await self._room.fit(lambda room: self._summary(facts, evidence, room, calls))
 
     async def _summary(self, facts: TurnFacts, evidence: Evidence, room: int, calls: CallLimit) -> Reply:
         """The summary of the turn in prompts of that size."""
