@@ -61,7 +61,7 @@ class BuildRecords:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Write what is offered until the context ends; wait for `pending` first, to lose none."""
-        async with anyio.create_task_group() as tasks:
+        async with self._send, self._receive, anyio.create_task_group() as tasks:
             for _ in range(_WRITERS):
                 tasks.start_soon(supervised, self._metrics, _TASK, self._write_all)
             try:
