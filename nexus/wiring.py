@@ -10,7 +10,6 @@ bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──
 Recall (asked by WorkingMemory, ContextBuilder and RequestService), Indexer ── RecallIndex, Embedder
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,7 +22,7 @@ from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.adapters.tokenizer import open_tokenizer
 from nexus.config import Settings, signing_of
 from nexus.config.loading import with_stored
-from nexus.config.sources import origins
+from nexus.config.sources import origins, version_of
 from nexus.connections import Transport
 from nexus.core.person import CONSTRAINT_SCOPES
 from nexus.core.ports import Bus, Embedder, LanguageModel, Row, Store, Subscription, TokenCounter
@@ -57,7 +56,6 @@ _log = structlog.get_logger(__name__)
 
 # Turns are summarised by the same model, and are many more.
 _REFINED_AT_ONCE: Final = 2
-_VERSION_DIGITS: Final = 12
 
 
 @dataclass(slots=True)
@@ -374,8 +372,7 @@ def builder_settings(settings: Settings) -> BuilderSettings:
     defaults, layouts, memory = settings.user_defaults, settings.layouts, settings.memory
     size = defaults.config.history_context_size or memory.history_context_size
     return BuilderSettings(
-        # Secrets are masked in it.
-        version=hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:_VERSION_DIGITS],
+        version=version_of(settings),
         default_layout=layouts.default,
         history_size=HISTORY_SIZES[1] if size == AUTO else size,
         truncate_chars=memory.truncate_chars,

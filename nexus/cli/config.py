@@ -1,12 +1,8 @@
 """`nexus config`: where the value of each setting comes from; services read the stored ones again (contract §13)."""
 
-import json
-import re
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import typer
-from pydantic import SecretStr
 
 from nexus.cli.terminal import (
     Columns,
@@ -22,7 +18,7 @@ from nexus.cli.terminal import (
 )
 from nexus.client import CHECK_SERVICE
 from nexus.config import signing_of
-from nexus.config.sources import Origin, origins
+from nexus.config.sources import Origin, origins, text_of
 from nexus.connections import open_bus
 from nexus.core.errors import NexusError, NobodyListeningError
 from nexus.core.models import Message, Role, Topics
@@ -33,17 +29,6 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Show where the value of each setting comes from, and have services read the stored settings again.",
 )
-
-_MASK: Final = "***"
-_ADDRESSES: Final = ("bus.url", "database.uri", "llm.base_url", "recall.base_url")
-_HOST: Final = r"(?:[\w.-]+|\[[\w:.%]+\])(?::\d+)?"
-_OPTION: Final = r"\w+=[^&@\s]*"
-# An address that looks otherwise may have its password anywhere.
-_ADDRESS: Final = re.compile(
-    r"(?P<scheme>[a-z+]+://)(?P<user>[^?\s]*@)?"
-    rf"(?P<place>(?:{_HOST}(?:,{_HOST})*)?(?:/[^?@\s]*)?)(?P<options>(?:\?{_OPTION}(?:&{_OPTION})*)?)"
-)
-_MAYBE_SECRET: Final = re.compile(r"=(?!(?:true|false)(?:&|$))[^&]*")
 
 
 @app.command(epilog="Examples:\n\nnexus config show\n\nnexus config show --json --config /etc/nexus.yml")
@@ -89,12 +74,11 @@ def reload_settings(config: Config = None) -> None:
 
 def lines(found: list[Origin]) -> list[str]:
     """A line a setting and, below them, one for each value of the file that does not count."""
-    columns: Columns = {"setting": "key", "from": _place, "value": lambda origin: _text(as_object(origin)["value"])}
-    shown = table(columns, found)
+    columns: Columns = {"setting": "key", "from": "given_by", "value": lambda origin: text_of(origin.shown)}
     outranked = [origin for origin in found if origin.outranked]
-    return shown + [
+    return table(columns, found) + [
         printable(
-            f"{origin.key}: the stored document outranks the settings file, which has {_text(origin.outranked[0])}"
+            f"{origin.key}: the stored document outranks the settings file, which has {text_of(origin.outranked[0])}"
         )
         for origin in outranked
     ]
@@ -102,31 +86,5 @@ def lines(found: list[Origin]) -> list[str]:
 
 def as_object(origin: Origin) -> dict[str, Any]:
     """A setting for programs; `outranked` is there where the file has a value that does not count."""
-    shown = {
-        "key": origin.key,
-        "value": _masked(origin.key, origin.value),
-        "source": origin.source,
-        "place": origin.place or None,
-    }
+    shown = {"key": origin.key, "value": origin.shown, "source": origin.source, "place": origin.place or None}
     return shown | ({"outranked": origin.outranked[0]} if origin.outranked else {})
-
-
-def _place(origin: Origin) -> str:
-    return f"stored for {origin.place}" if origin.source == "stored" else origin.place or origin.source
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
-
-
-def _masked(key: str, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _masked(f"{key}.{name}", item) for name, item in value.items()}
-    if not isinstance(value, SecretStr):
-        return value
-    text = value.get_secret_value()
-    found = _ADDRESS.fullmatch(text) if key in _ADDRESSES else None
-    if not found:
-        return text and _MASK
-    user = f"{_MASK}@" if found["user"] else ""
-    return f"{found['scheme']}{user}{found['place']}{_MAYBE_SECRET.sub(f'={_MASK}', found['options'])}"

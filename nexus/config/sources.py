@@ -1,17 +1,32 @@
-"""Where the value of each setting comes from; what counts more stands later in `Source`."""
+"""Where the value of each setting comes from, and how it is shown; what counts more stands later in `Source`."""
 
+import hashlib
+import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from nexus.config import STORED_SECTIONS, Settings
 from nexus.config.loading import path_of, read_environment, variable_of, with_stored
 
 Source = Literal["default", "file", "stored", "environment"]
+
+_MASK: Final = "***"
+_ADDRESSES: Final = ("bus.url", "database.uri", "llm.base_url", "recall.base_url")
+_HOST: Final = r"(?:[\w.-]+|\[[\w:.%]+\])(?::\d+)?"
+_OPTION: Final = r"\w+=[^&@\s]*"
+# An address that looks otherwise may have its password anywhere.
+_ADDRESS: Final = re.compile(
+    r"(?P<scheme>[a-z+]+://)(?P<user>[^?\s]*@)?"
+    rf"(?P<place>(?:{_HOST}(?:,{_HOST})*)?(?:/[^?@\s]*)?)(?P<options>(?:\?{_OPTION}(?:&{_OPTION})*)?)"
+)
+_MAYBE_SECRET: Final = re.compile(r"=(?!(?:true|false)(?:&|$))[^&]*")
+_VERSION_DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +45,16 @@ class Origin:
     source: Source
     place: str
     outranked: tuple[Any, ...] = ()
+
+    @property
+    def shown(self) -> Any:
+        """The value with passwords and keys masked."""
+        return _masked(self.key, self.value)
+
+    @property
+    def given_by(self) -> str:
+        """The place in words, else the source."""
+        return f"stored for {self.place}" if self.source == "stored" else self.place or self.source
 
 
 def origins(
@@ -62,6 +87,29 @@ def origins(
             place = str(path_of(path, variables) or "") if is_given else ""
             found.append(Origin(key, value, "file" if is_given else "default", place))
     return found
+
+
+def version_of(settings: Settings) -> str:
+    """A short name for these settings, which records of answers have. Of a secret it tells only whether it is set."""
+    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:_VERSION_DIGITS]
+
+
+def text_of(value: Any) -> str:
+    """A value as a person reads it."""
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+
+
+def _masked(key: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _masked(f"{key}.{name}", item) for name, item in value.items()}
+    if not isinstance(value, SecretStr):
+        return value
+    text = value.get_secret_value()
+    found = _ADDRESS.fullmatch(text) if key in _ADDRESSES else None
+    if not found:
+        return text and _MASK
+    user = f"{_MASK}@" if found["user"] else ""
+    return f"{found['scheme']}{user}{found['place']}{_MAYBE_SECRET.sub(f'={_MASK}', found['options'])}"
 
 
 def _values(section: BaseModel, before: str = "") -> Iterator[tuple[str, Any, bool]]:
