@@ -17,10 +17,11 @@ from nexus.cli.terminal import (
     table,
 )
 from nexus.core.ports import SessionSummary
+from nexus.core.ports.store import MOST_COUNTED
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List the sessions of an owner.")
 _COLUMNS: Final[Columns] = {
-    "MESSAGES": "messages",
+    "MESSAGES": lambda found: f"{MOST_COUNTED}+" if found.messages > MOST_COUNTED else found.messages,
     "FIRST (UTC)": "first",
     "LAST (UTC)": "last",
     "SESSION": "session_id",
@@ -54,7 +55,8 @@ def list_sessions(
 def _as_json(found: SessionSummary) -> dict[str, Any]:
     return {
         "session_id": found.session_id,
-        "messages": found.messages,
+        "messages": min(found.messages, MOST_COUNTED),
+        "more_messages": found.messages > MOST_COUNTED,
         "first": found.first.isoformat() if found.first else None,
         "last": found.last.isoformat() if found.last else None,
     }

@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from heapq import merge
 from time import monotonic
@@ -61,9 +62,18 @@ from nexus.adapters.mongo.schema import (
 )
 from nexus.adapters.mongo.search import Search
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import AGENT_ID, CONDENSED, DEFAULT_SESSION, HANDLE, INTERNAL, is_object_id, parse_moment
+from nexus.core.models import (
+    AGENT_ID,
+    CONDENSED,
+    DEFAULT_SESSION,
+    HANDLE,
+    INTERNAL,
+    LONG_AGO,
+    is_object_id,
+    parse_moment,
+)
 from nexus.core.ports import Row, RunOrigin, SessionSummary
-from nexus.core.ports.store import LEFT_OUT, LONGEST_CONTENT, TextsOf
+from nexus.core.ports.store import LEFT_OUT, LONGEST_CONTENT, MOST_COUNTED, TextsOf
 from nexus.core.recall import WORDS
 from nexus.core.working_memory import Tail
 
@@ -82,6 +92,8 @@ _STORED_AT_ONCE: Final = 1_000
 _ORIGIN: Final = dict.fromkeys(("session_id", f"metadata.{INTERNAL}", f"metadata.{AGENT_ID}"), 1)
 _CONDENSED: Final = {"_id": 0, f"metadata.{HANDLE}": 1, f"metadata.{CONDENSED}": 1}
 _ID_ALONE: Final = {"_id": 0, "id": 1}
+# Of `session_id`s that are no texts.
+_NO_NAMES: Final = ["number", "object", "binData", "objectId", "bool", "date", "timestamp", "regex"]
 _LARGEST_DOCUMENT: Final = 1 << 24
 # As `find` reads rows for contexts, and where the server cannot cut one of them.
 _AS_SHOWN: Final = (shown(BOUNDED), shown(WHOLE_TEXTS))
@@ -251,44 +263,67 @@ class MongoMessages(Operations):
         return next(iter(await self._rows.find(query, limit=1, only=WHOLE_TEXTS, order=())), None)
 
     @driver_call
-    async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:
+    async def sessions(
+        self, owner_key: str, *, limit: int, before: SessionSummary | None = None
+    ) -> list[SessionSummary]:
         """Up to `limit` sessions that have rows, the one with the latest row first."""
-        # Other writers have texts there, too.
-        time = {"$convert": {"input": "$timestamp", "to": "date", "onError": None, "onNull": None}}
-        is_named = {"$ne": [{"$ifNull": ["$session_id", ""]}, ""]}
-        times = {"first": {"$min": time}, "last": {"$max": time}}
+        # In this form the server reads of each session the first entry of an index, and passes over all others.
         stages: list[dict[str, Any]] = [
             {"$match": {"owner_key": {"$eq": owner_key}}},
-            {
-                "$group": {
-                    "_id": {"$cond": [is_named, "$session_id", DEFAULT_SESSION]},
-                    "messages": {"$sum": 1},
-                    **times,
-                }
-            },
-            {"$sort": {"last": DESCENDING, "_id": ASCENDING}},
-            {"$limit": limit},
+            {"$sort": dict(OF_SESSION[1:])},
+            {"$group": {"_id": "$session_id", "last": {"$first": "$timestamp"}}},
         ]
-        found = await aggregated(self._messages, stages)
-        return [
-            SessionSummary(
-                row["_id"] if isinstance(row["_id"], str) else None,
-                row["messages"],
-                parse_moment(row["first"]),
-                parse_moment(row["last"]),
-            )
-            for row in found
-        ]
+        last: dict[str | None, datetime] = {}
+        for row in await aggregated(self._messages, stages):
+            name = DEFAULT_SESSION if row["_id"] in (None, "") else row["_id"]
+            session = name if isinstance(name, str) else None
+            last[session] = max(last.get(session, LONG_AGO), parse_moment(row["last"]) or LONG_AGO)
+        found = sorted(last, key=lambda session: _session_order(session, last[session]))
+        if before:
+            end = _session_order(before.session_id, before.last or LONG_AGO)
+            found = [session for session in found if _session_order(session, last[session]) > end]
+        return [await self._summary(owner_key, session, last[session]) for session in found[:limit]]
+
+    async def _summary(self, owner_key: str, session_id: str | None, last: datetime) -> SessionSummary:
+        rows = rows_of_session(owner_key, session_id or "")
+        if session_id is None:
+            rows["session_id"] = {"$type": _NO_NAMES}
+        dated = {**rows, "timestamp": {"$gte": LONG_AGO}}
+        oldest = partial(read_one, self._messages, projection={"timestamp": 1}, order=OLDEST_FIRST)
+        first = await oldest(dated) or await oldest(rows) or {}
+        count = await self._messages.count_documents(rows, limit=MOST_COUNTED + 1)
+        return SessionSummary(
+            session_id, count, parse_moment(first.get("timestamp")), last if last > LONG_AGO else None
+        )
 
     @driver_call
-    async def owners(self, *, after: str = "", limit: int) -> list[str]:
-        """Up to `limit` owners that have rows, in the order of their keys, of those behind `after`."""
+    async def stored_messages(
+        self, owner_key: str, session_id: str, *, limit: int, before: str = "", excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of a session, the last stored first."""
+        query = rows_of_session(owner_key, session_id)
+        if before:
+            # Only an expression compares `_id`s of different types.
+            query["$expr"] = {"$lt": ["$_id", {"$literal": id_of(before)}]}
+        return await self._rows.find(
+            query, limit=limit, excerpt_chars=excerpt_chars, index=STORED_IN_SESSION, order=_LAST_STORED_FIRST
+        )
+
+    @driver_call
+    async def whole_message(self, owner_key: str, row_id: str) -> Row | None:
+        """The row with this `_id`, whole."""
+        row = await read_one(self._messages, {"_id": {"$eq": id_of(row_id)}, "owner_key": {"$eq": owner_key}})
+        return {**row, "_id": id_text(row["_id"])} if row else None
+
+    @driver_call
+    async def owners(self, *, after: str = "", prefix: str = "", limit: int) -> list[str]:
+        """Up to `limit` owners that have rows, in the order of their keys."""
         owners: list[str] = []
         # Each is found where it begins in an index, however many rows those before have.
         while len(owners) < limit:
-            behind = {"owner_key": {"$gt": owners[-1] if owners else after}}
+            behind = {"owner_key": {"$gt": owners[-1] if owners else after, "$gte": prefix}}
             row = await read_one(self._messages, behind, {"owner_key": 1}, [("owner_key", ASCENDING)])
-            if row is None:
+            if row is None or not row["owner_key"].startswith(prefix):
                 break
             owners.append(row["owner_key"])
         return owners
@@ -313,6 +348,10 @@ class MongoMessages(Operations):
     def _document(self, row: Row) -> Row:
         document = {**row, "_id": id_of(row["_id"])} if "_id" in row else dict(row)
         return to_index(document) if self._recall else document
+
+
+def _session_order(session_id: str | None, last: datetime) -> tuple[float, str]:
+    return -last.timestamp(), session_id or ""
 
 
 def _encoded(document: Row) -> RawBSONDocument:

@@ -17,6 +17,8 @@ from nexus.core.working_memory import Tail
 
 # In a search, rows whose contents or arguments are compared one by one because the server has no pattern for them.
 STRUCTURED_SEARCHED: Final = 2_000
+# Rows of a session are counted so far.
+MOST_COUNTED: Final = 1_000
 # The highest number that a store can hold.
 LARGEST: Final = 2**63 - 1
 # A content of more characters is read as its beginning and its end, each of half as many, with the mark between them.
@@ -49,7 +51,8 @@ class RunOrigin:
 class SessionSummary:
     """A session of an owner: how many rows it has, and the times of the first and the last, None where unreadable.
 
-    `session_id` is None for rows of other writers whose session is no text. Rows that name none are of `default`.
+    `session_id` is None for rows of other writers whose session is no text. Rows that name none are of `default`. Of
+    more than `MOST_COUNTED` rows `messages` says `MOST_COUNTED` and one more.
     """
 
     session_id: str | None
@@ -205,11 +208,32 @@ class MessageStore(Protocol):
         `sub_agent` as for `session_messages`. None where there is none that this agent sees.
         """
 
-    async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:
-        """Up to `limit` sessions that have rows, the one with the latest row first. Reads an index of all rows."""
+    async def sessions(
+        self, owner_key: str, *, limit: int, before: SessionSummary | None = None
+    ) -> list[SessionSummary]:
+        """Up to `limit` sessions that have rows, the one with the latest row first; only those behind `before`.
 
-    async def owners(self, *, after: str = "", limit: int) -> list[str]:
-        """Up to `limit` owners that have rows, in the order of their keys, of those behind `after`."""
+        It takes as long as there are sessions, however many rows they have. Of a session some rows of which have a text
+        as their time, and others none, the latter say when it was.
+        """
+
+    async def stored_messages(
+        self, owner_key: str, session_id: str, *, limit: int, before: str = "", excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of a session, the last stored first; only those stored before the one with this `_id`.
+
+        They are of any role, and those internal to a sub-agent are among them. `excerpt_chars` as for
+        `newest_messages`.
+        """
+
+    async def whole_message(self, owner_key: str, row_id: str) -> Row | None:
+        """The row with this `_id` with all that it holds, however much that is."""
+
+    async def owners(self, *, after: str = "", prefix: str = "", limit: int) -> list[str]:
+        """Up to `limit` owners that have rows, in the order of their keys.
+
+        Only those behind `after` whose keys begin with `prefix`.
+        """
 
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""

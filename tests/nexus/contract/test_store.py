@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import bson
 import pytest
+from bson import ObjectId
 from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
@@ -25,6 +26,7 @@ from nexus.core.ports.store import (
     LEFT_OUT,
     LONGEST_CONTENT,
     MOST_CALLS,
+    MOST_COUNTED,
     VALUE_LEFT_OUT,
 )
 from nexus.core.working_memory import WHOLE, Tail
@@ -147,6 +149,10 @@ async def test_owners(place: Place) -> None:
         assert await store.owners(limit=3) == expected[:3]
         assert await store.owners(after="a", limit=2) == expected[3:5]
         assert await store.owners(after="😀", limit=2) == []
+        assert await store.owners(prefix="a", limit=9) == ["a", "a|b"]
+        assert await store.owners(prefix="a", after="a", limit=9) == ["a|b"]
+        assert await store.owners(prefix="😀", limit=9) == ["😀"]
+        assert await store.owners(prefix="a", after="é", limit=9) == await store.owners(prefix="^", limit=9) == []
 
 
 async def test_sessions(place: Place) -> None:
@@ -171,6 +177,67 @@ async def test_sessions(place: Place) -> None:
         ]
         assert await store.sessions("ada", limit=1) == found[:1]
         assert await store.sessions("nobody", limit=9) == []
+        assert await store.sessions("ada", limit=1, before=found[0]) == found[1:2]
+        assert await store.sessions("ada", limit=9, before=found[1]) == found[2:]
+        assert await store.sessions("ada", limit=9, before=found[2]) == []
+
+
+async def test_messages_of_a_session_are_counted_so_far(place: Place) -> None:
+    """A session of more rows than are counted says so; sessions of one time come by their names, each once."""
+    rows = [row(number, session_id="long", timestamp=START) for number in range(MOST_COUNTED + 5)]
+    others: list[Any] = ["b", "a", 7, {"$gt": ""}, True]
+    rows += [row(2_000 + number, session_id=name, timestamp=START) for number, name in enumerate(others)]
+    place.plant("messages", rows)
+    async with place.open() as store:
+        found = await store.sessions("o", limit=9)
+        assert [(each.session_id, each.messages) for each in found] == [
+            (None, 3),
+            ("a", 1),
+            ("b", 1),
+            ("long", MOST_COUNTED + 1),
+        ]
+        pages = [await store.sessions("o", limit=9, before=each) for each in found]
+        assert pages == [found[1:], found[2:], found[3:], []]
+
+
+async def test_rows_by_the_place_where_they_were_stored(place: Place) -> None:
+    """Each page goes on where the one before ended, whatever `_id`s and times other writers gave; internal ones too."""
+    keys: list[Any] = [
+        7,
+        "a",
+        "b",
+        "$owner_key",
+        {"of": "another"},
+        *(ObjectId(f"{number:024x}") for number in range(3)),
+    ]
+    rows = [row(number, _id=key, session_id="s", timestamp="once") for number, key in enumerate(keys)]
+    rows[6]["metadata"] = {"sub_agent_internal": True, "agent_id": "x"}
+    rows[7]["timestamp"] = START
+    place.plant("messages", [*rows, row(20, session_id="t"), row(21, session_id="s", owner_key="bob")])
+    async with place.open() as store:
+        whole = ids(await store.stored_messages("o", "s", limit=20))
+        assert whole[:3] == ["m7", "m6", "m5"]
+        assert sorted(whole) == [f"m{number}" for number in range(8)]
+        pages, before = list[str](), ""
+        while page := await store.stored_messages("o", "s", limit=3, before=before, excerpt_chars=2):
+            pages += ids(page)
+            before = page[-1]["_id"]
+        assert pages == whole
+        assert await store.stored_messages("bob", "t", limit=3) == []
+
+
+async def test_a_message_whole(place: Place) -> None:
+    """All of a row is there, however much, for its owner alone."""
+    written = row(1, content="é" * 200_000, metadata={"raw": "x" * 200_000}, of_another=["field"])
+    async with place.open() as store:
+        await store.insert_message(written)
+        (found,) = await store.stored_messages("o", written["session_id"], limit=5)
+        whole = await store.whole_message("o", found["_id"])
+        assert whole is not None
+        assert {name: whole[name] for name in written} == written
+        assert len(found["content"]) < len(written["content"])
+        assert await store.whole_message("p", found["_id"]) is None
+        assert await store.whole_message("o", "nothing") is None
 
 
 async def test_rows_that_name_no_session(place: Place) -> None:

@@ -41,6 +41,7 @@ async def test_a_list(desk: Desk, mongo_janitor: Janitor, database_name: str) ->
     assert found["sessions"][2] == {
         "session_id": "s1",
         "messages": 2,
+        "more_messages": False,
         "first": "2024-01-01T00:00:00+00:00",
         "last": "2024-01-01T00:01:00+00:00",
     }

@@ -8,7 +8,7 @@ import bson
 
 from nexus.adapters.mongo.schema import id_text, origin_of
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import DEFAULT_SESSION, is_object_id, new_row_id, parse_moment, utc_now
+from nexus.core.models import DEFAULT_SESSION, LONG_AGO, is_object_id, new_row_id, parse_moment, utc_now
 from nexus.core.ports import Inventory, Row, RunOrigin, SessionSummary
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.ports.store import (
@@ -17,6 +17,7 @@ from nexus.core.ports.store import (
     LEFT_OUT,
     LONGEST_CONTENT,
     MOST_CALLS,
+    MOST_COUNTED,
     VALUE_LEFT_OUT,
     TextsOf,
 )
@@ -205,7 +206,7 @@ class FakeStore:
             if is_of_session(row, session_id)
             and (_is_seen_by(sub_agent, row) if _is_internal(row) else tail.includes(row["_id"]))
         ]
-        found.sort(key=lambda row: (is_object_id(row["_id"]), row["_id"]), reverse=not oldest_first)
+        found.sort(key=lambda row: _stored_order(row["_id"]), reverse=not oldest_first)
         return [_shown(row) for row in found[skip : skip + limit]]
 
     async def messages_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
@@ -258,19 +259,44 @@ class FakeStore:
         seen = [row for row in self._of(owner_key) if _is_seen_by(sub_agent, row)]
         return next((dict(row) for row in seen if (row.get("metadata") or {}).get("handle") == handle), None)
 
-    async def sessions(self, owner_key: str, *, limit: int) -> list[SessionSummary]:
+    async def sessions(
+        self, owner_key: str, *, limit: int, before: SessionSummary | None = None
+    ) -> list[SessionSummary]:
         """Up to `limit` sessions that have rows, the one with the latest row first."""
         self._ask("sessions")
-        times = dict[Any, list[datetime | None]]()
+        times = dict[str | None, list[datetime | None]]()
         for row in self._of(owner_key):
-            times.setdefault(session_of(row), []).append(parse_moment(row.get("timestamp")))
-        return [SessionSummary(name, len(found), found[-1], found[0]) for name, found in times.items()][:limit]
+            session = session_of(row)
+            times.setdefault(session if isinstance(session, str) else None, []).append(
+                parse_moment(row.get("timestamp"))
+            )
+        found = [
+            SessionSummary(name, min(len(each), MOST_COUNTED + 1), each[-1], each[0]) for name, each in times.items()
+        ]
+        found.sort(key=_session_order)
+        end = _session_order(before) if before else None
+        return [each for each in found if end is None or _session_order(each) > end][:limit]
 
-    async def owners(self, *, after: str = "", limit: int) -> list[str]:
-        """Up to `limit` owners that have rows, in the order of their keys, of those behind `after`."""
+    async def stored_messages(
+        self, owner_key: str, session_id: str, *, limit: int, before: str = "", excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of a session, the last stored first."""
+        self._ask("stored_messages")
+        found = [row for row in self._of(owner_key) if is_of_session(row, session_id)]
+        found.sort(key=lambda row: _stored_order(row["_id"]), reverse=True)
+        earlier = [row for row in found if not before or _stored_order(row["_id"]) < _stored_order(before)]
+        return [_excerpt(row, excerpt_chars) for row in earlier[:limit]]
+
+    async def whole_message(self, owner_key: str, row_id: str) -> Row | None:
+        """The row with this `_id`, whole."""
+        self._ask("whole_message")
+        return next((stored(row) for row in self._of(owner_key) if row["_id"] == row_id), None)
+
+    async def owners(self, *, after: str = "", prefix: str = "", limit: int) -> list[str]:
+        """Up to `limit` owners that have rows, in the order of their keys."""
         self._ask("owners")
         owners = {owner for row in self.messages if isinstance(owner := row.get("owner_key"), str)}
-        return sorted(owner for owner in owners if owner > after)[:limit]
+        return sorted(owner for owner in owners if owner > after and owner.startswith(prefix))[:limit]
 
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent."""
@@ -366,6 +392,14 @@ def session_of(row: Row) -> Any:
 def is_of_session(row: Row, session_id: str) -> bool:
     """Whether the row is read in this session."""
     return session_id in (row.get("session_id"), session_of(row))
+
+
+def _session_order(session: SessionSummary) -> tuple[float, str]:
+    return -(session.last or LONG_AGO).timestamp(), session.session_id or ""
+
+
+def _stored_order(row_id: str) -> tuple[bool, str]:
+    return is_object_id(row_id), row_id
 
 
 def _moment(row: Row) -> datetime:
