@@ -55,7 +55,7 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         app = create_app(
             checks(nexus.state, store, transport.probe, settings.bus.heartbeat_s),
             nexus.metrics.exposition,
-            console=create_console(_shown(nexus, transport)) if settings.console.enabled else None,
+            console=create_console(_shown(nexus, transport)) if settings.console.enabled else (),
         )
         http_port = await stack.enter_async_context(serving(app, settings.system.http_host, settings.system.http_port))
         nexus = replace(nexus, http_port=http_port)

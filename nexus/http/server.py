@@ -5,7 +5,7 @@ Each check of whether the service is ready has a time limit.
 
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final, TypeAlias
 
@@ -61,11 +61,11 @@ def create_app(
     metrics: Callable[[], bytes],
     *,
     check_s: float = 2.0,
-    console: BaseRoute | None = None,
+    console: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The application: the service is ready when all `checks` are well, for which each has `check_s` seconds.
 
-    `metrics` gives the exposition in Prometheus's text format; `console` is where the console is mounted.
+    `metrics` gives the exposition in Prometheus's text format; `console` are the routes of the console.
     """
 
     async def livez(_request: Request) -> Response:
@@ -87,9 +87,7 @@ def create_app(
     async def exposition(_request: Request) -> Response:
         return Response(metrics(), media_type=_METRICS_TYPE, headers=_NO_STORE)
 
-    routes: list[BaseRoute] = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", exposition)]
-    if console:
-        routes.append(console)
+    routes = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", exposition), *console]
     return Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
 
 

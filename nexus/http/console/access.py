@@ -76,7 +76,7 @@ class Access:
 
 def user_of(request: HTTPConnection) -> str:
     """How the person calls themselves, for the log; the address of a person who says no name."""
-    name = _credentials(request)[0][:_LONGEST_NAME]
+    name = "".join(char for char in _credentials(request)[0][:_LONGEST_NAME] if char.isprintable())
     return name or (request.client.host if request.client else "")
 
 

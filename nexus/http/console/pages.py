@@ -1,12 +1,12 @@
 """All pages and forms of the console, by their names in the address."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from starlette.routing import Mount
+from starlette.routing import BaseRoute
 
 from nexus.http.console import owners
-from nexus.http.console.shell import ConsoleServices, Page, mounted
+from nexus.http.console.shell import ConsoleServices, Page, console_routes
 
 # A line for each module, which names its own.
 PAGES: Final[Mapping[str, Page]] = {
@@ -17,6 +17,6 @@ PAGES: Final[Mapping[str, Page]] = {
 FORMS: Final[Mapping[str, Page]] = {}
 
 
-def create_console(services: ConsoleServices) -> Mount:
-    """The console, to be mounted in the application."""
-    return mounted(services, PAGES, FORMS)
+def create_console(services: ConsoleServices) -> Sequence[BaseRoute]:
+    """The console, for the application to answer with."""
+    return console_routes(services, PAGES, FORMS)

@@ -12,11 +12,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from nexus import __version__
 from nexus.config import Settings
-from nexus.core.errors import NexusError, StoreUnavailableError
+from nexus.core.errors import BusUnavailableError, NexusError, StoreUnavailableError
 from nexus.core.models import DEFAULT_SESSION, parse_moment
 from nexus.core.ports import DeadLetters, Store
 from nexus.http.console.access import FORM_TOKEN, Access, user_of
@@ -86,7 +87,7 @@ class Visit:
     def link(self, page: str, **asked: Any) -> str:
         """The address of a page. Names are parameters, since an owner's may hold anything; None leaves one out."""
         given = {name: value for name, value in asked.items() if value is not None}
-        base = f"{self.request.scope.get('root_path', '')}/{page}"
+        base = f"{self.request.scope.get('root_path', '')}/console/{page}"
         return f"{base}?{urlencode(given)}" if given else base
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
@@ -108,42 +109,50 @@ class Visit:
 Page: TypeAlias = Callable[[Visit], Awaitable[Response]]
 
 
-def mounted(services: ConsoleServices, pages: Mapping[str, Page], forms: Mapping[str, Page]) -> Mount:
-    """The console, below `/console`: `pages` by their names (`""` the first), and `forms` that change something."""
-    settings = services.settings.console
-    access = Access(settings.token.get_secret_value(), write=settings.write)
+def console_routes(
+    services: ConsoleServices, pages: Mapping[str, Page], forms: Mapping[str, Page]
+) -> Sequence[BaseRoute]:
+    """The console, at `/console`: `pages` by their names (`""` the first), and `forms` that change something."""
+    console = _Console(services, {**pages, "console.css": _style}, forms)
+    return Route("/console", console), Route("/console/{page:path}", console)
 
-    def route(name: str, page: Page, method: str) -> Route:
-        async def endpoint(request: Request) -> Response:
-            visit = Visit(request, services, access)
-            try:
-                access.check(request)
-                response = await page(visit)
-            except (HTTPException, NexusError, ValueError) as error:
-                response = _refused(visit, error)
-            except Exception:  # noqa: BLE001  # the outermost handler of a page: whatever goes wrong, it says so
-                _log.exception("http_failed")
-                response = _refused(
-                    visit, HTTPException(500, "this page could not be made; the service's log says why")
-                )
-            response.headers.update(_HEADERS)
-            return response
 
-        return Route(f"/{name}", endpoint, methods=[method])
+class _Console:
+    """An ASGI application, for which all that is asked below `/console` is one page or none."""
 
-    async def style(_visit: Visit) -> Response:
-        return Response(_STYLE, media_type="text/css")
+    def __init__(self, services: ConsoleServices, pages: Mapping[str, Page], forms: Mapping[str, Page]) -> None:
+        settings = services.settings.console
+        self._services = services
+        self._access = Access(settings.token.get_secret_value(), write=settings.write)
+        self._pages: Mapping[str, Mapping[str, Page]] = {"GET": pages, "HEAD": pages, "POST": forms}
 
-    async def nothing(_visit: Visit) -> Response:
-        raise HTTPException(404, "there is no such page")
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit = Visit(Request(scope, receive), self._services, self._access)
+        try:
+            # First of all: a stranger does not learn which pages there are.
+            self._access.check(visit.request)
+            response = await self._page(visit.request)(visit)
+        except (HTTPException, NexusError, ValueError) as error:
+            response = _refused(visit, error)
+        except Exception:  # noqa: BLE001  # the outermost handler of a page: whatever goes wrong, it says so
+            _log.exception("http_failed")
+            response = _refused(visit, HTTPException(500, "this page could not be made; the service's log says why"))
+        response.headers.update(_HEADERS)
+        await response(scope, receive, send)
 
-    routes = [
-        route("console.css", style, "GET"),
-        *(route(name, page, "GET") for name, page in pages.items()),
-        *(route(name, form, "POST") for name, form in forms.items()),
-        route("{path:path}", nothing, "GET"),
-    ]
-    return Mount("/console", routes=routes)
+    def _page(self, request: Request) -> Page:
+        name = request.path_params.get("page", "")
+        page = self._pages.get(request.method, {}).get(name)
+        if page is None:
+            methods = [method for method, pages in self._pages.items() if name in pages]
+            if not methods:
+                raise HTTPException(404, "there is no such page")
+            raise HTTPException(405, "this address is not asked in that way", {"Allow": ", ".join(methods)})
+        return page
+
+
+async def _style(_visit: Visit) -> Response:
+    return Response(_STYLE, media_type="text/css")
 
 
 def _refused(visit: Visit, error: HTTPException | NexusError | ValueError) -> Response:
@@ -151,12 +160,15 @@ def _refused(visit: Visit, error: HTTPException | NexusError | ValueError) -> Re
         status, reason, headers = error.status_code, error.detail, error.headers
     else:
         status, reason, headers = 400, str(error), None
-        if isinstance(error, StoreUnavailableError):
-            status, reason = 503, f"the database: {error}"
+        if isinstance(error, StoreUnavailableError | BusUnavailableError):
+            place = "the database" if isinstance(error, StoreUnavailableError) else "the bus"
+            status, reason = 503, f"{place}: {error}"
     # A page would have links for whom may see it.
     if status == 401:  # noqa: PLR2004  # a status of HTTP
         return Response(f"{reason}\n", status, headers, "text/plain; charset=utf-8")
-    return visit.page("error.html", status=status, code=status, reason=reason)
+    response = visit.page("error.html", status=status, code=status, reason=reason)
+    response.headers.update(headers or {})
+    return response
 
 
 def _time(value: Any) -> str:
