@@ -122,6 +122,11 @@ class Explained:
         return [block for block in self.blocks if block.first <= place < block.end]
 
     @property
+    def tags(self) -> frozenset[str]:
+        """Of all its blocks."""
+        return frozenset(block.tag for block in self.blocks)
+
+    @property
     def beside(self) -> tuple[Sent, ...]:
         """What was sent and is of no block, such as the text that a provider wants in front of an assistant's."""
         return tuple(each for place, each in enumerate(self.sent) if not self.blocks_of(place))

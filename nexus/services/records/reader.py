@@ -1,0 +1,152 @@
+"""Records as people ask for them: what was answered, explained; the build before; where a message is in a context."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from pydantic import ValidationError
+
+from nexus.core.concurrency import computed
+from nexus.core.models import Row
+from nexus.core.ports import Store
+from nexus.core.records import BuildRecord
+from nexus.core.working_memory import Compaction
+from nexus.services.records.explain import Explained, explain, explain_manifest
+from nexus.services.records.service import BuildRecords, Replayed, manifest_bytes
+from nexus.services.records.why import Finding, Stored, find_message, is_continuation, oldest_shown
+
+_PAGE: Final = 50
+# How many records before one are looked through for another build like it.
+_MOST_LOOKED_AT: Final = 500
+_COMPACTIONS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """A record and what it says.
+
+    Attributes:
+        explained: None where nothing of the answer can be read; then `replayed.fault` says why.
+    """
+
+    replayed: Replayed
+    explained: Explained | None
+
+    @property
+    def record(self) -> BuildRecord:
+        """The record itself."""
+        return self.replayed.record
+
+
+class RecordReader:
+    """Reads records of builds, and what is stored of the messages in them. Errors are those of the store."""
+
+    def __init__(self, records: BuildRecords, store: Store) -> None:
+        self.records = records
+        self._store = store
+
+    async def read(self, record: BuildRecord) -> ReadRecord:
+        """The record with its answer, replayed and explained; without it, by its manifest."""
+        replayed = await self.records.replay(record)
+        try:
+            if replayed.answer is not None:
+                work = partial(explain, replayed.answer)
+                return ReadRecord(replayed, await computed(record.owner_key, record.size, work))
+            if record.mode == "manifest":
+                if record.outcome != "success":
+                    error = (record.outcome, record.reason)
+                    return ReadRecord(replayed, Explained(record.request_id, error, has_texts=False))
+                return ReadRecord(replayed, explain_manifest(manifest_bytes(record), form=record.form))
+        except ValueError as error:
+            # Only bytes that are spoilt cannot be read.
+            fault = replayed.fault or f"it cannot be read: {error}"
+            return ReadRecord(Replayed(record, replayed.answer, fault), None)
+        return ReadRecord(replayed, None)
+
+    async def build_before(self, record: BuildRecord) -> BuildRecord | None:
+        """The last context before this one of its session with its layout and format, of its own run if there is one.
+
+        None where the latest records of the session have none.
+        """
+        other: BuildRecord | None = None
+        async for each in self._before(record):
+            if (each.outcome, each.layout, each.form) == ("success", record.layout, record.form):
+                if each.run_id == record.run_id:
+                    return each
+                other = other or each
+        return other
+
+    async def where_is(self, read: ReadRecord, message_id: str) -> Finding:
+        """Where a message is in the context, or why it is not there. `message_id` is its `id`, or that of its row.
+
+        ValueError where nothing of the answer can be read.
+        """
+        record, explained = read.record, read.explained
+        if explained is None:
+            raise ValueError(read.replayed.fault)
+        row = await self._row(record.owner_key, message_id)
+        oldest = oldest_shown(explained)
+        return find_message(
+            record,
+            explained,
+            Stored(
+                message_id,
+                row,
+                turn_id=await self._turn_of(record, row) if row else "",
+                compaction=await self._compaction_of(record, row) if row else None,
+                oldest=await self._row(record.owner_key, oldest) if row and oldest else None,
+                begun_at=await self._begun_at(record) if is_continuation(explained) else None,
+            ),
+        )
+
+    async def _row(self, owner_key: str, message_id: str) -> Row | None:
+        header = await self._store.find_message(owner_key, message_id)
+        found = await self._store.messages_of_ids(owner_key, [header["_id"] if header else message_id])
+        return found[0] if found else None
+
+    async def _turn_of(self, record: BuildRecord, row: Row) -> str:
+        run_id, session_id = row.get("run_id"), row.get("session_id")
+        if not (isinstance(run_id, str) and run_id and isinstance(session_id, str)):
+            return ""
+        found = await self._store.turns.turns_of_runs(record.owner_key, session_id, [run_id])
+        return str(found[0].get("id", "")) if found else ""
+
+    async def _compaction_of(self, record: BuildRecord, row: Row) -> Compaction | None:
+        """The compaction of the record's session that the row is under now."""
+        session = record.owner_key, record.session_id
+        latest = _compaction(await self._store.memory.latest_compaction(*session))
+        if latest is None or latest.tail.includes(row["_id"]):
+            return None
+        before = None
+        while page := await self._store.memory.compactions(*session, limit=_COMPACTIONS, before=before, whole=True):
+            for document in page:
+                compaction = _compaction(document)
+                if compaction and row["_id"] in compaction.rows:
+                    return compaction
+            before = page[-1]["number"]
+        return None
+
+    async def _begun_at(self, record: BuildRecord) -> datetime | None:
+        """When the first context of the record's run was answered, as far back as is looked."""
+        found = [each.answered_at async for each in self._before(record) if each.run_id == record.run_id]
+        return found[-1] if found else None
+
+    async def _before(self, record: BuildRecord) -> AsyncIterator[BuildRecord]:
+        """Records of the session before this one, newest first."""
+        last = record
+        for _ in range(_MOST_LOOKED_AT // _PAGE):
+            page = await self.records.newest(record.owner_key, session_id=record.session_id, before=last, limit=_PAGE)
+            for each in page:
+                yield each
+            if len(page) < _PAGE:
+                return
+            last = page[-1]
+
+
+def _compaction(document: Row | None) -> Compaction | None:
+    try:
+        return Compaction.model_validate(document) if document else None
+    except ValidationError:
+        return None

@@ -1,0 +1,327 @@
+"""Records read: with their texts or without, the build before, and where a message is in a context (contract §13)."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+import bson
+import pytest
+
+from nexus.core.errors import RequestError
+from nexus.core.models import Message
+from nexus.core.ports import Row
+from nexus.core.records import BuildRecord
+from nexus.services.context.builder import BuilderSettings
+from nexus.services.records.reader import RecordReader
+from nexus.services.records.service import BuildRecords, packed_manifest
+from nexus.services.records.why import Finding
+from nexus.services.requests.envelope import error_content
+from tests.nexus.support.stored_session import a_compaction
+from tests.nexus.unit.services.context.remembering import stored_turn
+from tests.nexus.unit.services.parts import Parts, opened, request, within
+from tests.nexus.unit.services.records.test_explain import LATER, sent
+
+# When the first row was recorded, each other a second after the one before, and when the context was built.
+BEGAN: Final = datetime(2025, 12, 1, tzinfo=UTC)
+THOUGHT: Final = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}]
+BUILT: Final = datetime(2025, 12, 10, 8, tzinfo=UTC)
+
+
+def a_row(number: int, **changes: Any) -> Row:
+    """A message of the default session of ada."""
+    at = BEGAN + timedelta(seconds=number)
+    return {
+        "_id": bson.ObjectId(f"{int(at.timestamp()):08x}{abs(number):016x}"),
+        "id": f"m{number}",
+        "run_id": f"past_{number // 2}",
+        "owner_key": "ada",
+        "session_id": "default",
+        "role": ("HUMAN", "AI")[number % 2],
+        "content": f"Message {number}",
+        "timestamp": at,
+        "metadata": {},
+        **changes,
+    }
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Builds that are recorded, and a reader of these records."""
+
+    parts: Parts
+    records: BuildRecords
+    reader: RecordReader
+
+    def plant(self, *rows: Row) -> None:
+        """Store rows, as if they had been there."""
+        self.parts.store.plant("messages", rows)
+
+    async def record(self, asked: Message, mode: Literal["manifest", "full"] = "full", **changes: Any) -> BuildRecord:
+        """The record of the answer to a request."""
+        built = await self.parts.builder.build(asked, within(5.0))
+        error = built.result if isinstance(built.result, RequestError) else None
+        content: dict[str, Any] = {
+            **(error_content(built.result) if isinstance(built.result, RequestError) else built.result)
+        }
+        read = built.request
+        record = BuildRecord(
+            owner_key=asked.owner_key,
+            request_id=asked.id,
+            run_id=asked.run_id,
+            session_id=read.session_id if read else "",
+            outcome=error.code.value if error else "success",
+            reason=error.message if error else "",
+            layout=read.layout if read else "",
+            form=read.form if read else "",
+            answered_at=BUILT,
+            sha256="",
+            size=0,
+            settings="",
+            version="1",
+            mode=mode,
+            manifest=packed_manifest(content.get("context", {})) if mode == "manifest" else b"",
+        )
+        answer = sent(content)
+        record = replace(record, size=len(answer), **changes)
+        self.records.offer(record, answer)
+        await self.records.pending.none()
+        found = await self.records.find("ada", asked.id)
+        assert found
+        return found
+
+    async def where(self, asked: BuildRecord, message_id: str) -> Finding:
+        """Where a message is in the context of this record."""
+        return await self.reader.where_is(await self.reader.read(asked), message_id)
+
+
+@asynccontextmanager
+async def at_desk(**settings: Any) -> AsyncIterator[Desk]:
+    """A desk with a session of six messages."""
+    async with opened(settings=BuilderSettings(**settings)) as parts:
+        records = BuildRecords(parts.store.records, timedelta(days=7))
+        desk = Desk(parts, records, RecordReader(records, parts.store))
+        desk.plant(*map(a_row, range(6)))
+        async with records.running():
+            yield desk
+
+
+def asking(layout: str, request_id: str = "q", run_id: str = "run_1", **more: Any) -> Message:
+    """A request for a context."""
+    later = more.pop("later", None)
+    return request("And?", request_id, run_id, later=later, run_metadata={"layout": layout, **more})
+
+
+@pytest.mark.parametrize("form", ["openai", "anthropic", "gemini"])
+@pytest.mark.parametrize(
+    ("layout", "message_id", "tag"),
+    [
+        ("dialogue", "m5", "SHARED_MEMORY"),
+        ("dialogue", "human_of_run_1", "THIS_MOMENT"),
+        ("agent", "m0", "HISTORY"),
+        ("agent", "human_of_run_1", "INPUT"),
+        ("agent", "tool_1", "RUN"),
+        ("thinking", "tool_1", "RUN"),
+    ],
+)
+async def test_what_is_shown(layout: str, message_id: str, tag: str, form: str) -> None:
+    """In which block; the row's own id is as good as the message's."""
+    async with at_desk() as desk:
+        record = await desk.record(asking(layout, later=LATER, format=form))
+        found = await desk.where(record, message_id)
+        assert (found.reason, found.is_certain, found.blocks) == ("shown", True, (tag,))
+        assert found.text == f"it is shown in [{tag}]"
+        if message_id == "m5":
+            assert await desk.where(record, str(a_row(5)["_id"])) == found
+
+
+async def test_a_record_without_texts() -> None:
+    """A message is found by its manifest, too."""
+    async with at_desk() as desk:
+        record = await desk.record(asking("agent", format="gemini"), "manifest")
+        read = await desk.reader.read(record)
+        assert read.explained
+        assert not read.explained.has_texts
+        assert (read.explained.form, read.replayed.answer) == ("gemini", None)
+        assert (await desk.where(record, "m3")).text == "it is shown in [HISTORY]"
+
+
+@pytest.mark.parametrize("mode", ["full", "manifest"])
+async def test_a_refused_request(mode: Literal["full", "manifest"]) -> None:
+    """It has no context, in which no message can be."""
+    async with at_desk() as desk:
+        record = await desk.record(request(" "), mode)
+        read = await desk.reader.read(record)
+        assert read.explained
+        assert read.explained.error
+        assert read.explained.error[0] == record.outcome == "EMPTY_INPUT"
+        found = await desk.where(record, "m1")
+        assert (found.reason, found.text) == (
+            "no_context", "the request was answered with EMPTY_INPUT, so there is no context",
+        )  # fmt: skip
+
+
+async def test_pieces_that_are_gone() -> None:
+    """What is missing is said, and nothing is made up."""
+    async with at_desk() as desk:
+        record = await desk.record(asking("agent"))
+        desk.parts.store.records.data.popitem()
+        read = await desk.reader.read(record)
+        assert read.explained is None
+        assert "pieces are missing" in read.replayed.fault
+        with pytest.raises(ValueError, match="pieces are missing"):
+            await desk.where(record, "m1")
+
+
+async def test_bytes_that_are_no_answer() -> None:
+    """Said, not raised."""
+    async with at_desk() as desk:
+        record = await desk.record(asking("agent"))
+        spoilt = replace(record, request_id="other", pieces=())
+        read = await desk.reader.read(spoilt)
+        assert read.explained is None
+        assert read.replayed.fault
+
+
+# What is recorded afterwards, as if it had been there all the time, and why it is not in the context.
+ABSENT: Final[Sequence[tuple[str, Row, str, bool, str]]] = [
+    ("agent", a_row(9, role="SYSTEM"), "never_shown", True, "with the role SYSTEM"),
+    ("agent", a_row(9, role="poet"), "never_shown", True, "with the role poet"),
+    ("dialogue", a_row(9, content=""), "never_shown", True, "no text and no call"),
+    ("agent", a_row(9, metadata={"sub_agent_internal": True, "agent_id": "rev"}), "internal", True, "sub-agent rev"),
+    ("dialogue", a_row(9, metadata={"sub_agent_internal": True}), "internal", True, "a sub-agent"),
+    ("agent", a_row(864_000), "later", True, "2025-12-11 00:00:00, after this context was built"),
+    ("agent", a_row(9, _id="odd", timestamp=BUILT + timedelta(hours=1)), "later", False, "after this context"),
+    ("agent", a_row(806_399), "unclear", False, "its row may have been changed"),
+    ("agent", a_row(806_400), "later", False, "in the second of the build"),
+    ("agent", a_row(9, run_id="run_1"), "own_run", False, "come with the request"),
+    ("thinking", a_row(9), "layout", True, "thinking shows no messages of earlier runs"),
+    ("agent", a_row(9, session_id="s2"), "other_session", True, "of session s2"),
+    ("agent", a_row(9, session_id=None), "unclear", False, ""),
+    ("dialogue", a_row(9, session_id="s2"), "unclear", False, ""),
+    ("dialogue", a_row(9, role="TOOL"), "layout", True, "memory.show_tool_results"),
+    ("agent", a_row(-9), "older", True, "older than the newest 6 messages, which [HISTORY] shows"),
+    ("dialogue", a_row(-9), "older", True, "older than the newest 6 messages, which [SHARED_MEMORY] shows"),
+]
+
+
+@pytest.mark.parametrize(("layout", "row", "reason", "certain", "words"), ABSENT)
+async def test_what_is_not_shown(layout: str, row: Row, reason: str, words: str, *, certain: bool) -> None:
+    """The reason in words, and whether it is the only one."""
+    async with at_desk() as desk:
+        record = await desk.record(asking(layout))
+        desk.plant({**row, "id": "odd"})
+        found = await desk.where(record, "odd")
+    assert (found.reason, found.is_certain, found.is_shown) == (reason, certain, False), found
+    assert words in found.text
+
+
+async def test_what_is_unknown() -> None:
+    """Neither another owner's message nor none at all is one of this owner."""
+    async with at_desk() as desk:
+        record = await desk.record(asking("agent"))
+        desk.plant(a_row(7, owner_key="eve", id="hers"))
+        for message_id in ("hers", str(a_row(7)["_id"]), "nothing", "", "\x00"):
+            found = await desk.where(record, message_id)
+            assert (found.reason, found.is_certain) == ("unknown", True)
+
+
+async def test_what_was_shown_and_is_gone() -> None:
+    """The record knows a message that is not stored any more."""
+    async with at_desk() as desk:
+        record = await desk.record(asking("agent"))
+        desk.parts.store.messages.clear()
+        assert (await desk.where(record, "m2")).text == "it is shown in [HISTORY]"
+
+
+async def test_what_is_left_out() -> None:
+    """By the words of the manifest, of a message that is shown in part and of one that is not shown at all."""
+    async with at_desk() as desk:
+        desk.plant(a_row(7, content=THOUGHT))
+        desk.plant(a_row(8, role="TOOL", content="found", metadata={"call_id": "nobody's"}))
+        record = await desk.record(asking("agent"))
+        shown, result = await desk.where(record, "m7"), await desk.where(record, "m8")
+    assert shown.text == "it is shown in [HISTORY], without thinking (thinking is never shown as words)"
+    assert (result.reason, result.is_certain) == ("left_out", True)
+    assert result.text == "left out: tool result: answers no call of the session that has no other result"
+
+
+async def test_a_past_of_which_only_the_newest_is_shown() -> None:
+    """The rest is older than that."""
+    async with at_desk(history_size=2) as desk:
+        record = await desk.record(asking("dialogue"))
+        found = await desk.where(record, "m3")
+    assert (found.reason, found.text) == (
+        "older", "it is older than the newest 2 messages, which [SHARED_MEMORY] shows",
+    )  # fmt: skip
+
+
+async def test_a_history_that_could_not_be_read() -> None:
+    """It is not the message's fault."""
+    async with at_desk() as desk:
+        desk.parts.store.failing = "session_messages"
+        record = await desk.record(asking("agent"))
+        desk.parts.store.failing = ""
+        found = await desk.where(record, "m3")
+    assert found.reason == "unread", found
+
+
+async def test_what_is_compacted() -> None:
+    """Under which compaction, if that was made before the context."""
+    async with at_desk() as desk:
+        record = await desk.record(asking("agent"))
+        rows = [{**a_row(number), "id": f"old{number}"} for number in range(-30, -10)]
+        desk.plant(*rows)
+        for number, some in ((1, rows[:10]), (2, rows[10:19])):
+            document = a_compaction(number, some, BEGAN - timedelta(seconds=11), 10 * number)
+            made = BUILT - timedelta(hours=1) if number == 1 else BUILT + timedelta(hours=1)
+            desk.parts.store.plant("compactions", [{**document, "session_id": "default", "created_at": made}])
+        first, second, tail = [await desk.where(record, f"old{number}") for number in (-30, -20, -11)]
+    assert (first.reason, first.is_certain) == ("compacted", True)
+    assert first.text == ("it is under compaction 1 of 2025-12-10 07:00:00, for whose summary there was no room")
+    # The other was made later, or does not have it.
+    assert (second.reason, tail.reason) == ("older", "older")
+
+
+async def test_the_turn_that_tells_of_it() -> None:
+    """It is said beside the reason."""
+    async with at_desk() as desk:
+        turn = stored_turn(1)
+        desk.parts.store.plant("turns", [{**turn, "run_id": "past_0"}])
+        record = await desk.record(asking("thinking"))
+        read = await desk.reader.read(record)
+        assert read.explained
+        block = replace(read.explained.blocks[-1], tag="TURN_MEMORY", sources=(turn["id"],))
+        told = replace(read, explained=replace(read.explained, blocks=(*read.explained.blocks, block)))
+        found = await desk.reader.where_is(told, "m1")
+    assert found.text.endswith("; [TURN_MEMORY] tells of its run")
+    assert found.blocks == ("TURN_MEMORY",)
+
+
+async def test_what_came_between_two_contexts_of_a_run() -> None:
+    """All contexts of a run show the past of the first."""
+    async with at_desk() as desk:
+        await desk.record(asking("agent", "q1"), answered_at=BUILT - timedelta(hours=2))
+        record = await desk.record(asking("agent", "q2", later=LATER))
+        between = int((BUILT - timedelta(hours=1)).timestamp())
+        desk.plant(a_row(9, _id=bson.ObjectId(f"{between:08x}{9:016x}")))
+        found = await desk.where(record, "m9")
+    assert (found.reason, found.is_certain) == ("later", True)
+    assert "after the first context of this run" in found.text
+
+
+async def test_the_build_before() -> None:
+    """That of the same run, else of the session; of the same layout and format, and no error."""
+    async with at_desk() as desk:
+        times = (BUILT + timedelta(seconds=number) for number in range(9))
+        first = await desk.record(asking("agent", "q1"), answered_at=next(times))
+        await desk.record(asking("agent", "q2", "run_2"), answered_at=next(times))
+        await desk.record(asking("agent", "q3", "run_2", format="gemini"), answered_at=next(times))
+        await desk.record(asking("dialogue", "q4", "run_2"), answered_at=next(times))
+        await desk.record(asking("agent", "q5", "run_2", session_id="s2"), answered_at=next(times))
+        await desk.record(request(" ", "q6", "run_1"), answered_at=next(times))
+        record = await desk.record(asking("agent", "q7", later=LATER), answered_at=next(times))
+        new = await desk.record(asking("agent", "q8", "run_3"), answered_at=next(times))
+        before = [await desk.reader.build_before(each) for each in (record, new, first)]
+    assert [each and each.request_id for each in before] == ["q1", "q7", None]
