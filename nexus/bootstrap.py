@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import anyio
 import structlog
 
 from nexus.config import Settings
-from nexus.connections import Transport, open_bus, open_embedder, open_model, open_store, try_claim
+from nexus.connections import Transport, counts_subscribers, open_bus, open_embedder, open_model, open_store, try_claim
 from nexus.core.concurrency import supervised, ungrouped
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Metrics, Reading
@@ -20,6 +21,7 @@ from nexus.http.console.pages import create_console
 from nexus.http.console.shell import ConsoleServices
 from nexus.http.server import CachedCheck, Check, create_app, serving
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
+from nexus.services.requests.letters import LetterSender
 from nexus.wiring import Nexus, ServiceState, create_nexus
 
 __all__ = ["Nexus", "open_nexus"]
@@ -40,8 +42,10 @@ _STALLED_S: Final = 0.5
 
 
 @asynccontextmanager
-async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
+async def open_nexus(settings: Settings, settings_file: Path | None = None) -> AsyncIterator[Nexus]:
     """A service that answers, records and registers until the context ends, and then finishes its work in flight.
+
+    `settings_file`: the one they were read from, which the console names.
 
     ConfigError where settings, tool modules or stored settings are wrong.
     """
@@ -55,7 +59,7 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         app = create_app(
             checks(nexus.state, store, transport.probe, settings.bus.heartbeat_s),
             nexus.metrics.exposition,
-            console=create_console(_shown(nexus, transport)) if settings.console.enabled else (),
+            console=create_console(_shown(nexus, transport, settings_file)) if settings.console.enabled else (),
         )
         http_port = await stack.enter_async_context(serving(app, settings.system.http_host, settings.system.http_port))
         nexus = replace(nexus, http_port=http_port)
@@ -81,13 +85,16 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         yield nexus
 
 
-def _shown(nexus: Nexus, transport: Transport) -> ConsoleServices:
+def _shown(nexus: Nexus, transport: Transport, settings_file: Path | None) -> ConsoleServices:
     """What the console shows of a service."""
+    letters, counts = transport.dead_letters, counts_subscribers(nexus.settings.bus)
     return ConsoleServices(
         nexus.settings,
+        settings_file,
         nexus.store,
         nexus.builder,
-        transport.dead_letters,
+        letters,
+        LetterSender(letters, transport.bus, nexus.requests.settings, counts=counts),
         nexus.facts,
         nexus.constraints,
         nexus.records,

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -39,7 +38,7 @@ from nexus.core.errors import NexusError
 from nexus.core.ports import DeadLetter, DeadLetters
 from nexus.core.signing import FRESH_S
 from nexus.services.requests.envelope import RequestSettings
-from nexus.services.requests.letters import LetterSender, Outcome, newest
+from nexus.services.requests.letters import LETTER_ID, LetterSender, Outcome, newest
 from nexus.services.requests.letters import drop as drop_letter
 
 _Result = TypeVar("_Result")
@@ -54,12 +53,11 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Letters, as
 Everything = Annotated[bool, typer.Option("--all", help="All letters, or all of --topic. Asks first.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
 
-_ID: Final = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _AGE: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[smhd])")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _COLUMNS: Final[Columns] = {
     "ID": "letter_id",
-    "TIME (UTC)": lambda letter: _time(letter.at_ms),
+    "TIME (UTC)": lambda letter: timestamp(letter.at),
     "TOPIC": "topic",
     "DELIVERIES": "deliveries",
     "SIZE": "size",
@@ -252,7 +250,7 @@ def _run(settings: Settings, work: Callable[[DeadLetters], Awaitable[_Result]]) 
 
 
 def _checked_id(letter_id: str) -> str:
-    if not _ID.fullmatch(letter_id):
+    if not LETTER_ID.fullmatch(letter_id):
         allowed = "<milliseconds>-<number>, as `nexus dead-letters list` shows them"
         raise NexusError(f"{printable(letter_id)!r} is no id of a dead letter; allowed: {allowed}")
     return letter_id
@@ -292,7 +290,7 @@ def _lines(letter: DeadLetter, *, body: bool) -> list[str]:
     return facts(
         {
             "id": letter.letter_id,
-            "time": f"{_time(letter.at_ms)} UTC",
+            "time": f"{timestamp(letter.at)} UTC",
             "topic": letter.topic,
             "reason": letter.reason,
             "deliveries": letter.deliveries,
@@ -331,10 +329,3 @@ def _as_json(letter: DeadLetter, *, body: bool = False) -> dict[str, Any]:
         except UnicodeDecodeError:
             values["body_base64"] = base64.b64encode(letter.body).decode()
     return values
-
-
-def _time(at_ms: int) -> str:
-    try:
-        return timestamp(datetime.fromtimestamp(at_ms / 1_000, UTC))
-    except (OverflowError, ValueError, OSError):
-        return f"{at_ms} ms"

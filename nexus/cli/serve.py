@@ -42,7 +42,7 @@ def command(
     if warning := exposed_secrets(config):
         _log.warning("settings_file_exposed", reason=warning)
     loop = event_loop(settings.system.event_loop)
-    anyio.run(_serve, settings, embedded, loop, backend_options={"use_uvloop": loop == "uvloop"})
+    anyio.run(_serve, settings, config, embedded, loop, backend_options={"use_uvloop": loop == "uvloop"})
     # Everything has ended in order. Python would now wait for Motor's threads, and those for a server that may be gone.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -58,14 +58,14 @@ def event_loop(wanted: str, *, find: Callable[[str], object] = find_spec) -> str
     return "asyncio"
 
 
-async def _serve(settings: Settings, embedded: bool, loop: str) -> None:
+async def _serve(settings: Settings, config: Path | None, embedded: bool, loop: str) -> None:
     with ungrouped():
         async with anyio.create_task_group() as tasks:
             starting, ready, stop = anyio.CancelScope(), anyio.Event(), anyio.Event()
             await tasks.start(_watch_signals, lambda: stop.set() if ready.is_set() else starting.cancel())
             # A signal gives up a start that waits for a server; after the start, builds in flight are finished first.
             with starting:
-                async with _servers(settings, embedded) as ready_settings, open_nexus(ready_settings) as nexus:
+                async with _servers(settings, embedded) as ready_settings, open_nexus(ready_settings, config) as nexus:
                     # Searching all that the start has made for cycles would take some 40 ms of a request's time.
                     gc.freeze()
                     ready.set()

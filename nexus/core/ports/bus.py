@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
+from datetime import UTC, datetime
+from typing import Final, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +234,9 @@ class Outbox(Protocol):
         """Take rows out. Rows that are not there are ignored."""
 
 
+_LAST_SECOND: Final = int(datetime.max.replace(tzinfo=UTC).timestamp()) - 1
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message that could not be used (contract §1.6).
@@ -257,6 +260,11 @@ class DeadLetter:
     body: bytes | None = None
     letter_id: str = ""
     at_ms: int = 0
+
+    @property
+    def at(self) -> datetime:
+        """When it was kept. Any client may write an id: one beyond the calendar is the calendar's end."""
+        return datetime.fromtimestamp(min(self.at_ms // 1_000, _LAST_SECOND), UTC)
 
 
 class DeadLetters(Protocol):

@@ -5,16 +5,21 @@ from typing import Final
 
 from starlette.routing import BaseRoute
 
-from nexus.http.console import owners
+from nexus.http.console import failures, letters, owners, settings
 from nexus.http.console.shell import ConsoleServices, Page, console_routes
 
 # A line for each module, which names its own.
 PAGES: Final[Mapping[str, Page]] = {
     "": owners.owners,
     **owners.PAGES,
+    **failures.PAGES,
+    **letters.PAGES,
+    **settings.PAGES,
 }
 # What changes something.
-FORMS: Final[Mapping[str, Page]] = {}
+FORMS: Final[Mapping[str, Page]] = {
+    **letters.FORMS,
+}
 
 
 def create_console(services: ConsoleServices) -> Sequence[BaseRoute]:

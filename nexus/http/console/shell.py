@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlencode
 
@@ -17,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from nexus import __version__
 from nexus.config import Settings
+from nexus.config.sources import text_of
 from nexus.core.errors import BusUnavailableError, NexusError, StoreUnavailableError
 from nexus.core.models import DEFAULT_SESSION, parse_moment
 from nexus.core.ports import DeadLetters, Store
@@ -27,6 +29,7 @@ from nexus.services.person.constraints import Constraints
 from nexus.services.person.facts import Facts
 from nexus.services.recall.service import Recall
 from nexus.services.records.service import BuildRecords
+from nexus.services.requests.letters import LetterSender
 
 _log = structlog.get_logger(__name__)
 
@@ -50,9 +53,11 @@ class ConsoleServices:
     """What the pages show, and through which they change it. None where it is off."""
 
     settings: Settings
+    settings_file: Path | None  # that `nexus serve` was given
     store: Store
     builder: ContextBuilder
     letters: DeadLetters
+    sender: LetterSender
     facts: Facts
     constraints: Constraints
     records: BuildRecords | None
@@ -206,6 +211,7 @@ def _environment() -> Environment:
         ("bytes", _bytes),
         ("number", _number),
         ("counted", _counted),
+        ("setting", text_of),
     ]
     environment.filters.update(filters)
     return environment

@@ -5,6 +5,7 @@ ends between the two steps, it may be sent twice (on streams once); a message wi
 request has one effective answer.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
@@ -17,6 +18,7 @@ from nexus.core.models import ANSWER_TOPICS, Topics
 from nexus.core.ports import Bus, DeadLetter, DeadLetters, Delivery
 from nexus.services.requests.envelope import RequestSettings, read_incoming
 
+LETTER_ID: Final = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 # Letters come with their bodies, so few are held at a time.
 _PAGE: Final = 10
 _TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
