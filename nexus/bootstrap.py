@@ -20,6 +20,7 @@ from nexus.core.ports import DocumentStore, RequestLedger, Subscription
 from nexus.http.console.pages import create_console
 from nexus.http.console.shell import ConsoleServices
 from nexus.http.server import CachedCheck, Check, create_app, serving
+from nexus.services.records.reader import RecordReader
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 from nexus.services.requests.letters import LetterSender
 from nexus.wiring import Nexus, ServiceState, create_nexus
@@ -97,7 +98,7 @@ def _shown(nexus: Nexus, transport: Transport, settings_file: Path | None) -> Co
         LetterSender(letters, transport.bus, nexus.requests.settings, counts=counts),
         nexus.facts,
         nexus.constraints,
-        nexus.records,
+        RecordReader(nexus.store) if nexus.records else None,
         nexus.working_memory.memory if nexus.working_memory else None,
         nexus.recall,
     )

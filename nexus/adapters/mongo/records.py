@@ -85,9 +85,13 @@ class MongoRecords(Operations):
         return [*map(_record, await read_page(self._records, query, _FIELDS, _NEWEST_FIRST, limit))]
 
     @driver_call
-    async def failures(self, *, before: BuildRecord | None = None, limit: int) -> list[BuildRecord]:
+    async def failures(
+        self, *, owner_key: str | None = None, before: BuildRecord | None = None, limit: int
+    ) -> list[BuildRecord]:
         """Up to `limit` records of errors, newest first."""
-        query = {"is_failure": True, **_older(before)}
+        query: Row = {"is_failure": True, **_older(before)}
+        if owner_key is not None:
+            query["owner_key"] = {"$eq": owner_key}
         return [*map(_record, await read_page(self._records, query, _FIELDS, _NEWEST_FIRST, limit))]
 
     @driver_call

@@ -32,8 +32,10 @@ class RecordStore(Protocol):
     ) -> list[BuildRecord]:
         """Up to `limit` records of an owner, of one session or of all."""
 
-    async def failures(self, *, before: BuildRecord | None = None, limit: int) -> list[BuildRecord]:
-        """Up to `limit` records of errors, of all owners."""
+    async def failures(
+        self, *, owner_key: str | None = None, before: BuildRecord | None = None, limit: int
+    ) -> list[BuildRecord]:
+        """Up to `limit` records of errors, of one owner or of all."""
 
     async def pieces(self, owner_key: str, pieces: Sequence[bytes]) -> dict[bytes, bytes]:
         """By id, the compressed bytes of these pieces; only those there are."""

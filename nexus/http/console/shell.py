@@ -28,7 +28,7 @@ from nexus.services.memory.service import WorkingMemory
 from nexus.services.person.constraints import Constraints
 from nexus.services.person.facts import Facts
 from nexus.services.recall.service import Recall
-from nexus.services.records.service import BuildRecords
+from nexus.services.records.reader import RecordReader
 from nexus.services.requests.letters import LetterSender
 
 _log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class ConsoleServices:
     sender: LetterSender
     facts: Facts
     constraints: Constraints
-    records: BuildRecords | None
+    records: RecordReader | None
     memory: WorkingMemory | None
     recall: Recall | None
 

@@ -1,5 +1,6 @@
-"""Records as people ask for them: what was answered, explained; the build before; where a message is in a context."""
+"""Records as people ask for them: found, replayed, explained, and with them where a message is in a context."""
 
+import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,13 +15,27 @@ from nexus.core.ports import Store
 from nexus.core.records import BuildRecord
 from nexus.core.working_memory import Compaction
 from nexus.services.records.explain import Explained, explain, explain_manifest
-from nexus.services.records.service import BuildRecords, Replayed, manifest_bytes
+from nexus.services.records.pieces import joined, unpacked
 from nexus.services.records.why import Finding, Stored, find_message, is_continuation, oldest_shown
 
 _PAGE: Final = 50
 # How many records before one are looked through for another build like it.
 _MOST_LOOKED_AT: Final = 500
 _COMPACTIONS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A record with what was answered.
+
+    Attributes:
+        answer: the bytes; None where only the manifest was kept, or where they cannot be had.
+        fault: why they cannot, or that they are not those that were sent; `""` where their hash is that of the record.
+    """
+
+    record: BuildRecord
+    answer: bytes | None
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +58,41 @@ class ReadRecord:
 class RecordReader:
     """Reads records of builds, and what is stored of the messages in them. Errors are those of the store."""
 
-    def __init__(self, records: BuildRecords, store: Store) -> None:
-        self.records = records
+    def __init__(self, store: Store) -> None:
         self._store = store
+        self._records = store.records
+
+    async def find(self, owner_key: str, request_id: str) -> BuildRecord | None:
+        """The record of a request."""
+        return await self._records.find_record(owner_key, request_id)
+
+    async def newest(
+        self, owner_key: str, *, session_id: str | None = None, before: BuildRecord | None = None, limit: int
+    ) -> list[BuildRecord]:
+        """Up to `limit` records of an owner, of one session or of all, newest first; those before `before`."""
+        return await self._records.records(owner_key, session_id=session_id, before=before, limit=limit)
+
+    async def failures(
+        self, *, owner_key: str | None = None, before: BuildRecord | None = None, limit: int
+    ) -> list[BuildRecord]:
+        """Up to `limit` records of errors, of one owner or of all, newest first."""
+        return await self._records.failures(owner_key=owner_key, before=before, limit=limit)
+
+    async def replay(self, record: BuildRecord) -> Replayed:
+        """What was answered, checked by its hash."""
+        if record.mode != "full":
+            return Replayed(record, None, "only the manifest was kept (context.record: manifest)")
+        found = await self._records.pieces(record.owner_key, [*{*record.pieces}])
+        try:
+            answer = await computed(record.owner_key, record.size, partial(joined, record.pieces, found))
+        except ValueError as error:
+            return Replayed(record, None, str(error))
+        same = hashlib.sha256(answer).hexdigest() == record.sha256
+        return Replayed(record, answer, "" if same else "the bytes are not those that were sent: another SHA-256")
 
     async def read(self, record: BuildRecord) -> ReadRecord:
         """The record with its answer, replayed and explained; without it, by its manifest."""
-        replayed = await self.records.replay(record)
+        replayed = await self.replay(record)
         try:
             if replayed.answer is not None:
                 work = partial(explain, replayed.answer)
@@ -58,7 +101,7 @@ class RecordReader:
                 if record.outcome != "success":
                     error = (record.outcome, record.reason)
                     return ReadRecord(replayed, Explained(record.request_id, error, has_texts=False))
-                return ReadRecord(replayed, explain_manifest(manifest_bytes(record), form=record.form))
+                return ReadRecord(replayed, explain_manifest(unpacked(record.manifest), form=record.form))
         except ValueError as error:
             # Only bytes that are spoilt cannot be read.
             fault = replayed.fault or f"it cannot be read: {error}"
@@ -137,7 +180,7 @@ class RecordReader:
         """Records of the session before this one, newest first."""
         last = record
         for _ in range(_MOST_LOOKED_AT // _PAGE):
-            page = await self.records.newest(record.owner_key, session_id=record.session_id, before=last, limit=_PAGE)
+            page = await self.newest(record.owner_key, session_id=record.session_id, before=last, limit=_PAGE)
             for each in page:
                 yield each
             if len(page) < _PAGE:

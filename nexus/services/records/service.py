@@ -5,10 +5,9 @@
 - Of a request one record is kept: that of the effective answer.
 """
 
-import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Self
@@ -22,7 +21,7 @@ from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.ports import RecordStore
 from nexus.core.records import BuildRecord
 from nexus.core.wire import compact
-from nexus.services.records.pieces import cut, joined, packed, piece_id, unpacked
+from nexus.services.records.pieces import cut, packed, piece_id
 
 _log = structlog.get_logger(__name__)
 
@@ -32,22 +31,8 @@ _MOST_WAITING: Final = 256
 _MOST_WAITING_BYTES: Final = 32 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """A record with what was answered.
-
-    Attributes:
-        answer: the bytes; None where only the manifest was kept, or where they cannot be had.
-        fault: why they cannot, or that they are not those that were sent; `""` where their hash is that of the record.
-    """
-
-    record: BuildRecord
-    answer: bytes | None
-    fault: str = ""
-
-
 class BuildRecords:
-    """Writes records while `running()`, and reads them. `pending` are records that are not written."""
+    """Writes records while `running()`. `pending` are records that are not written."""
 
     def __init__(self, store: RecordStore, keep: timedelta, metrics: Metrics | None = None) -> None:
         self._store = store
@@ -110,32 +95,6 @@ class BuildRecords:
         self._metrics.count(Event.RECORD_LOST)
         _log.warning("record_lost", request_id=record.request_id, reason=reason)
 
-    async def find(self, owner_key: str, request_id: str) -> BuildRecord | None:
-        """The record of a request. Errors of the store, here and below."""
-        return await self._store.find_record(owner_key, request_id)
-
-    async def newest(
-        self, owner_key: str, *, session_id: str | None = None, before: BuildRecord | None = None, limit: int
-    ) -> list[BuildRecord]:
-        """Up to `limit` records of an owner, of one session or of all, newest first; those before `before`."""
-        return await self._store.records(owner_key, session_id=session_id, before=before, limit=limit)
-
-    async def failures(self, *, before: BuildRecord | None = None, limit: int) -> list[BuildRecord]:
-        """Up to `limit` records of errors, of all owners, newest first."""
-        return await self._store.failures(before=before, limit=limit)
-
-    async def replay(self, record: BuildRecord) -> Replayed:
-        """What was answered, checked by its hash."""
-        if record.mode != "full":
-            return Replayed(record, None, "only the manifest was kept (context.record: manifest)")
-        found = await self._store.pieces(record.owner_key, [*{*record.pieces}])
-        try:
-            answer = await computed(record.owner_key, record.size, partial(joined, record.pieces, found))
-        except ValueError as error:
-            return Replayed(record, None, str(error))
-        same = hashlib.sha256(answer).hexdigest() == record.sha256
-        return Replayed(record, answer, "" if same else "the bytes are not those that were sent: another SHA-256")
-
 
 def _pieces_of(answer: bytes) -> tuple[list[bytes], Mapping[bytes, bytes]]:
     """The ids of the answer's pieces in their order, and the pieces by id."""
@@ -147,8 +106,3 @@ def _pieces_of(answer: bytes) -> tuple[list[bytes], Mapping[bytes, bytes]]:
 def packed_manifest(manifest: Mapping[str, Any]) -> bytes:
     """A manifest as it is kept where the pieces are not."""
     return packed(compact(manifest))
-
-
-def manifest_bytes(record: BuildRecord) -> bytes:
-    """The JSON of the manifest that was kept without its pieces; ValueError where there is none."""
-    return unpacked(record.manifest)

@@ -43,10 +43,16 @@ class FakeRecords:
         mine = [each for each in self.kept.values() if each.owner_key == owner_key]
         return _newest([each for each in mine if session_id in {None, each.session_id}], before, limit)
 
-    async def failures(self, *, before: BuildRecord | None = None, limit: int) -> list[BuildRecord]:
+    async def failures(
+        self, *, owner_key: str | None = None, before: BuildRecord | None = None, limit: int
+    ) -> list[BuildRecord]:
         """Up to `limit` records of errors."""
         self._ask("failures")
-        return _newest([each for each in self.kept.values() if each.outcome != "success"], before, limit)
+        return _newest(
+            [each for each in self.kept.values() if each.outcome != "success" and owner_key in {None, each.owner_key}],
+            before,
+            limit,
+        )
 
     async def pieces(self, owner_key: str, pieces: Sequence[bytes]) -> dict[bytes, bytes]:
         """By id, these pieces."""

@@ -87,7 +87,7 @@ class Desk:
         record = replace(record, size=len(answer), **changes)
         self.records.offer(record, answer)
         await self.records.pending.none()
-        found = await self.records.find("ada", asked.id)
+        found = await self.reader.find("ada", asked.id)
         assert found
         return found
 
@@ -101,7 +101,7 @@ async def at_desk(**settings: Any) -> AsyncIterator[Desk]:
     """A desk with a session of six messages."""
     async with opened(settings=BuilderSettings(**settings)) as parts:
         records = BuildRecords(parts.store.records, timedelta(days=7))
-        desk = Desk(parts, records, RecordReader(records, parts.store))
+        desk = Desk(parts, records, RecordReader(parts.store))
         desk.plant(*map(a_row, range(6)))
         async with records.running():
             yield desk
