@@ -1,8 +1,8 @@
 """Records as people ask for them: found, replayed, explained, and with them where a message is in a context."""
 
 import hashlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -14,6 +14,7 @@ from nexus.core.models import Row
 from nexus.core.ports import Store
 from nexus.core.records import BuildRecord
 from nexus.core.working_memory import Compaction
+from nexus.services.history.rows import text_or_empty
 from nexus.services.records.explain import Explained, explain, explain_manifest
 from nexus.services.records.pieces import joined, unpacked
 from nexus.services.records.why import Finding, Stored, find_message, is_continuation, oldest_shown
@@ -126,50 +127,70 @@ class RecordReader:
 
         ValueError where nothing of the answer can be read.
         """
+        return (await self.where_are(read, [message_id]))[0]
+
+    async def where_are(self, read: ReadRecord, message_ids: Sequence[str]) -> list[Finding]:
+        """Where each of these messages is in the context, or why it is not there; as `where_is`."""
         record, explained = read.record, read.explained
         if explained is None:
             raise ValueError(read.replayed.fault)
-        row = await self._row(record.owner_key, message_id)
+        found = [await self._row(record.owner_key, message_id) for message_id in message_ids]
+        rows = [row for row in found if row]
         oldest = oldest_shown(explained)
-        return find_message(
-            record,
-            explained,
-            Stored(
-                message_id,
-                row,
-                turn_id=await self._turn_of(record, row) if row else "",
-                compaction=await self._compaction_of(record, row) if row else None,
-                oldest=await self._row(record.owner_key, oldest) if row and oldest else None,
-                begun_at=await self._begun_at(record) if is_continuation(explained) else None,
-            ),
+        of_context = Stored(
+            "",
+            None,
+            oldest=await self._row(record.owner_key, oldest) if rows and oldest else None,
+            begun_at=await self._begun_at(record) if is_continuation(explained) else None,
         )
+        compactions = await self._compactions_of(record, rows)
+        turns = await self._turns_of(record, rows)
+        return [
+            find_message(
+                record,
+                explained,
+                replace(
+                    of_context,
+                    message_id=message_id,
+                    row=row,
+                    turn_id=turns.get(_run_of(row), ""),
+                    compaction=compactions.get(row["_id"]) if row else None,
+                ),
+            )
+            for message_id, row in zip(message_ids, found, strict=True)
+        ]
 
     async def _row(self, owner_key: str, message_id: str) -> Row | None:
         header = await self._store.find_message(owner_key, message_id)
         found = await self._store.messages_of_ids(owner_key, [header["_id"] if header else message_id])
         return found[0] if found else None
 
-    async def _turn_of(self, record: BuildRecord, row: Row) -> str:
-        run_id, session_id = row.get("run_id"), row.get("session_id")
-        if not (isinstance(run_id, str) and run_id and isinstance(session_id, str)):
-            return ""
-        found = await self._store.turns.turns_of_runs(record.owner_key, session_id, [run_id])
-        return str(found[0].get("id", "")) if found else ""
+    async def _turns_of(self, record: BuildRecord, rows: Sequence[Row]) -> dict[tuple[str, str], str]:
+        """Ids of the turns of the rows, by session and run."""
+        runs = dict.fromkeys(_run_of(row) for row in rows)
+        sessions = dict.fromkeys(session_id for session_id, run_id in runs if session_id and run_id)
+        found = {}
+        for each in sessions:
+            run_ids = [run_id for session_id, run_id in runs if session_id == each and run_id]
+            for turn in await self._store.turns.turns_of_runs(record.owner_key, each, run_ids):
+                found[each, str(turn.get("run_id", ""))] = str(turn.get("id", ""))
+        return found
 
-    async def _compaction_of(self, record: BuildRecord, row: Row) -> Compaction | None:
-        """The compaction of the record's session that the row is under now."""
+    async def _compactions_of(self, record: BuildRecord, rows: Sequence[Row]) -> dict[str, Compaction]:
+        """By the `_id` of a row, the compaction of the record's session that it is under now."""
         session = record.owner_key, record.session_id
-        latest = _compaction(await self._store.memory.latest_compaction(*session))
-        if latest is None or latest.tail.includes(row["_id"]):
-            return None
-        before = None
-        while page := await self._store.memory.compactions(*session, limit=_COMPACTIONS, before=before, whole=True):
-            for document in page:
-                compaction = _compaction(document)
-                if compaction and row["_id"] in compaction.rows:
-                    return compaction
+        latest = _compaction(await self._store.memory.latest_compaction(*session)) if rows else None
+        sought = {row["_id"] for row in rows if latest and not latest.tail.includes(row["_id"])}
+        found, before = dict[str, Compaction](), None
+        while sought and (
+            page := await self._store.memory.compactions(*session, limit=_COMPACTIONS, before=before, whole=True)
+        ):
+            for compaction in filter(None, map(_compaction, page)):
+                under = sought.intersection(compaction.rows)
+                found |= dict.fromkeys(under, compaction)
+                sought -= under
             before = page[-1]["number"]
-        return None
+        return found
 
     async def _begun_at(self, record: BuildRecord) -> datetime | None:
         """When the first context of the record's run was answered, as far back as is looked."""
@@ -186,6 +207,11 @@ class RecordReader:
             if len(page) < _PAGE:
                 return
             last = page[-1]
+
+
+def _run_of(row: Row | None) -> tuple[str, str]:
+    """Session and run of a row; `""` for what is no text."""
+    return (text_or_empty(row.get("session_id")), text_or_empty(row.get("run_id"))) if row else ("", "")
 
 
 def _compaction(document: Row | None) -> Compaction | None:
