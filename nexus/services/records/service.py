@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 import anyio
 import structlog
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from nexus.core.concurrency import OuterHandler, Pending, computed, items_of, supervised
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
@@ -29,6 +30,7 @@ _TASK: Final = "records"
 _WRITERS: Final = 2
 _MOST_WAITING: Final = 256
 _MOST_WAITING_BYTES: Final = 32 << 20
+_Item = tuple[BuildRecord, bytes]
 
 
 class BuildRecords:
@@ -40,15 +42,17 @@ class BuildRecords:
         self._metrics = metrics or NoMetrics()
         self.pending = Pending()
         self._bytes = 0
-        self._send, self._receive = anyio.create_memory_object_stream[tuple[BuildRecord, bytes]](_MOST_WAITING)
+        # While running.
+        self._send: MemoryObjectSendStream[_Item] | None = None
         self._metrics.read_from(Reading.UNWRITTEN_RECORDS, lambda: self.pending.count)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Write what is offered until the context ends; wait for `pending` first, to lose none."""
-        async with self._send, self._receive, anyio.create_task_group() as tasks:
+        self._send, receive = anyio.create_memory_object_stream[_Item](_MOST_WAITING)
+        async with self._send, receive, anyio.create_task_group() as tasks:
             for _ in range(_WRITERS):
-                tasks.start_soon(supervised, self._metrics, _TASK, self._write_all)
+                tasks.start_soon(supervised, self._metrics, _TASK, partial(self._write_all, receive))
             try:
                 yield self
             finally:
@@ -56,7 +60,7 @@ class BuildRecords:
 
     def offer(self, record: BuildRecord, answer: bytes) -> None:
         """Accept a record of an answer with these bytes. Returns at once."""
-        if self._bytes + len(answer) > _MOST_WAITING_BYTES:
+        if self._send is None or self._bytes + len(answer) > _MOST_WAITING_BYTES:
             self._lose(record, "too many records are waiting")
             return
         try:
@@ -67,8 +71,8 @@ class BuildRecords:
         self._bytes += len(answer)
         self.pending.begin()
 
-    async def _write_all(self) -> None:
-        async for record, answer in items_of(self._receive):
+    async def _write_all(self, receive: MemoryObjectReceiveStream[_Item]) -> None:
+        async for record, answer in items_of(receive):
             try:
                 with OuterHandler(self._metrics, _TASK, request_id=record.request_id):
                     await self._write(record, answer)
