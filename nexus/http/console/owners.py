@@ -4,7 +4,6 @@ Lists are paged by the key of their last entry, and what is read for a page has 
 a page needs. Other programs write rows, too, so that any field may be missing or hold anything.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +15,7 @@ from nexus.core.models import AGENT_ID, DEFAULT_SESSION, INTERNAL, Row, parse_mo
 from nexus.core.ports import MessageStore, SessionSummary
 from nexus.core.ports.store import MOST_COUNTED
 from nexus.core.records import BuildRecord
-from nexus.http.console.shell import Page, Visit
+from nexus.http.console.shell import Page, Visit, as_json
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.records.why import Finding
 
@@ -103,11 +102,6 @@ def shown_row(row: Row) -> ShownRow:
         status=_name(metadata.get("status")),
         agent=_name(metadata.get(AGENT_ID)) if metadata.get(INTERNAL) else None,
     )
-
-
-def as_json(value: Any) -> str:
-    """Any value of a store as JSON; what JSON has no word for as a text."""
-    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
 
 
 def _name(value: Any) -> str:

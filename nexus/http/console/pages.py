@@ -5,13 +5,14 @@ from typing import Final
 
 from starlette.routing import BaseRoute
 
-from nexus.http.console import failures, letters, owners, settings
+from nexus.http.console import contexts, failures, letters, owners, settings
 from nexus.http.console.shell import ConsoleServices, Page, console_routes
 
 # A line for each module, which names its own.
 PAGES: Final[Mapping[str, Page]] = {
     "": owners.owners,
     **owners.PAGES,
+    **contexts.PAGES,
     **failures.PAGES,
     **letters.PAGES,
     **settings.PAGES,

@@ -1,5 +1,6 @@
 """What all pages share: the services that they show, templates and their filters, headers, errors, links."""
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -198,6 +199,11 @@ def _counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def as_json(value: Any) -> str:
+    """Any value, of a store too, as JSON to be read; what JSON has no word for as a text."""
+    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("nexus.http.console"),
@@ -212,6 +218,7 @@ def _environment() -> Environment:
         ("number", _number),
         ("counted", _counted),
         ("setting", text_of),
+        ("json", as_json),
     ]
     environment.filters.update(filters)
     return environment
