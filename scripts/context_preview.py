@@ -24,6 +24,7 @@ from nexus.services.context.run_prefix import in_format
 from nexus.services.context.thinking import ThinkingInput, assemble_thinking
 from nexus.services.history.rows import MAIN
 from nexus.services.history.transcript import Window
+from nexus.services.records.explain import explain_content
 from nexus.services.session_state.state import SessionState, read_state
 from nexus.services.text.tokens import Measure
 from nexus.services.turns.documents import read_turns
@@ -95,7 +96,7 @@ def main(  # noqa: PLR0917  # typer makes options of them
         shown = {name: content[name] for name in ("system", "messages") if name in content}
         typer.echo(json.dumps(shown if "system" in shown else shown["messages"], ensure_ascii=False, indent=2))
         return
-    show_context(Console(), content)
+    show_context(Console(), explain_content(content))
 
 
 def _dialogue(tools: Sequence[dict[str, Any]], limit: int) -> Assembled:

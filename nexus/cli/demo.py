@@ -24,6 +24,7 @@ from nexus.core.models import Message, Role, Run, Topics
 from nexus.core.wire import encode
 from nexus.embedded import embedded_servers
 from nexus.log import configure_logging
+from nexus.services.records.explain import explain_content
 
 app = typer.Typer(add_completion=False)
 _TIMEOUT_S: Final = 20.0
@@ -72,7 +73,7 @@ class _Orchestrator:
             await self._play_run(run)
         question = self.conversation["question"]
         self.console.print(f"\nThe question: [bold]{question['text']}[/bold]\n")
-        show_context(self.console, await self._ask("run_demo_question", question))
+        show_context(self.console, explain_content(await self._ask("run_demo_question", question)))
 
     async def _register(self, tools: Sequence[Mapping[str, Any]]) -> None:
         await self.client.register_tools(tools)

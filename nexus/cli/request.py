@@ -16,6 +16,7 @@ from nexus.core.errors import BusUnavailableError, NexusError
 from nexus.core.models import Run
 from nexus.core.signing import parsed
 from nexus.core.wire import MAX_DEPTH, is_deeper
+from nexus.services.records.explain import explain_content
 
 app = typer.Typer(add_completion=False)
 
@@ -58,7 +59,7 @@ def command(  # noqa: PLR0917  # typer makes options of them
     if as_json:
         typer.echo(json.dumps(content, ensure_ascii=False, indent=2))
     else:
-        show_context(Console(), content)
+        show_context(Console(), explain_content(content))
 
 
 async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109  # passed on

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
@@ -46,6 +46,7 @@ from nexus.core.working_memory import WHOLE
 from nexus.log import configure_logging
 from nexus.services.history.rows import read_session_id
 from nexus.services.person.constraint_changes import place_of
+from nexus.services.records.explain import Explained, ShownBlock
 from nexus.services.text.escape import PINNED_TAGS
 
 _Result = TypeVar("_Result")
@@ -67,13 +68,13 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 _SHOWN_LINES: Final = 40
 _PAGE: Final = 50
 _BLOCKS: Final[Columns] = {
-    "BLOCK": itemgetter("tag"),
-    "BYTES": itemgetter("bytes"),
-    "TOKENS": lambda block: block.get("tokens"),
-    "SOURCES": lambda block: len(block["sources"]),
-    "TRUNCATED": itemgetter("truncated"),
-    "DROPPED": itemgetter("dropped"),
-    "ESCAPED": itemgetter("escaped"),
+    "BLOCK": "tag",
+    "BYTES": "bytes",
+    "TOKENS": "tokens",
+    "SOURCES": lambda block: len(block.sources),
+    "TRUNCATED": "truncated",
+    "DROPPED": "dropped",
+    "ESCAPED": "escaped",
 }
 _GAP: Final = "  "
 _MARGIN: Final = "    "
@@ -360,68 +361,43 @@ def bus_advice(error: Exception) -> str:
     return next((advice for known, advice in _BUS_ADVICE.items() if known in words), _SEE_REDIS)
 
 
-def show_context(console: Console, content: Mapping[str, Any]) -> None:
-    """Print the missing parts of an answer, its messages, each in a frame, and the manifest as a table."""
-    _note(console, "Missing", content["degraded"])
-    if "system" in content:
-        shown = Text(_shortened(_readable(content["system"])))
-        console.print(Panel(shown, title=Text("system"), title_align="left"))
-    labels = _labels(content["context"]["blocks"])
-    for index, message in enumerate(content["messages"]):
-        label, style = labels.get(index, ("", "none")) if "format" not in content else ("", "none")
-        title = Text(f"{index + 1}. {message['role']}{label}")
-        console.print(Panel(Text(_shortened(_readable(message))), title=title, title_align="left", border_style=style))
-    for line in ["Where it came from", "", *table(_BLOCKS, content["context"]["blocks"]), ""]:
+def show_context(console: Console, context: Explained) -> None:
+    """Print the missing parts of a context, what was sent, each in a frame, and the manifest as a table."""
+    _note(console, "Missing", context.degraded)
+    for place, sent in enumerate(context.sent):
+        blocks = context.blocks_of(place)
+        is_pinned = any(block.tag in PINNED_TAGS for block in blocks)
+        where = f"{place + 1}." if sent.where == f"message {place + 1}" else f"{sent.where}:"
+        title = "  ".join([f"{where} {sent.role}", *(_label(block, place) for block in blocks)])
+        style = "bold green" if is_pinned else "none"
+        shown = Text(_shortened(sent.text))
+        console.print(Panel(shown, title=Text(printable(title)), title_align="left", border_style=style))
+    for line in ["Where it came from", "", *table(_BLOCKS, context.blocks), ""]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    context = content["context"]
-    history, prefix = context["history"], context["prefix"]
-    merged = f"{history['merged']} messages after merging, " if context["layout"] == "dialogue" else ""
-    if context["layout"] != "thinking":
+    history = context.history
+    merged = f"{history.get('merged')} messages after merging, " if context.layout == "dialogue" else ""
+    if history and context.layout != "thinking":
         console.print(
-            f"History: {history['fetched']} rows read, {merged}{history['shown']} messages shown, "
-            f"{history['repaired']} repaired or left out."
+            f"History: {history.get('fetched')} rows read, {merged}{history.get('shown')} messages shown, "
+            f"{history.get('repaired')} repaired or left out."
         )
-    console.print(
-        f"Prefix that the next build shares: {prefix['messages']} messages, sha256 {prefix['sha256'][:12]}..."
-    )
-    if timings := context["timings_ms"]:
+    sha256 = printable(context.prefix_sha256[:12])
+    console.print(f"Prefix that the next build shares: {context.prefix_messages} messages, sha256 {sha256}...")
+    if timings := context.timings_ms:
         console.print("Timings: " + ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in timings.items()))
-    _note(console, "Notes", context["notes"])
-    _note(console, "Left out", [f"{each['what']} ({each['where']}): {each['why']}" for each in context["left_out"]])
+    _note(console, "Notes", context.notes)
+    _note(console, "Left out", [f"{each.what} ({each.where}): {each.why}" for each in context.left_out])
 
 
-def _labels(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
-    """The title of each message besides its role, and the style of its frame, by the index of the message."""
-    labels: dict[int, tuple[str, str]] = {}
-    for block in blocks:
-        pinned = block["tag"] in PINNED_TAGS
-        size = f"  [{block['tag']}]  {block['bytes']} bytes{', pinned' if pinned else ''}"
-        style = "bold green" if pinned else "none"
-        # Several blocks may be one message.
-        before, _ = labels.get(block["index"], ("", style))
-        labels[block["index"]] = (before + size, style)
-        for index in range(block["index"] + 1, block["index"] + block.get("messages", 1)):
-            labels[index] = (f"  [{block['tag']}]", style)
-    return labels
+def _label(block: ShownBlock, place: int) -> str:
+    """The title of what was sent at this place besides its role: the block, and where that begins its size."""
+    pinned = ", pinned" if block.tag in PINNED_TAGS else ""
+    return f"[{block.tag}]" + (f"  {block.bytes} bytes{pinned}" if place == block.first else "")
 
 
 def _note(console: Console, label: str, items: Sequence[str]) -> None:
     if items:
         console.print(f"{label}: {printable('; '.join(items))}", style="yellow", markup=False)
-
-
-def _readable(message: Any) -> str:
-    """A message of the OpenAI form as text and its calls, one a line; anything else as JSON."""
-    content = message.get("content", "") if isinstance(message, Mapping) and "parts" not in message else message
-    if content is not None and not isinstance(content, str):
-        return json.dumps(content, ensure_ascii=False, indent=2)
-    lines = [content] if content else []
-    for call in message.get("tool_calls") or ():
-        function = call["function"]
-        lines.append(f"-> {function['name']}({function['arguments']})  {call['id']}")
-    if message["role"] == "tool":
-        lines.insert(0, f"<- {message['tool_call_id']}")
-    return "\n".join(lines)
 
 
 def _shortened(text: str) -> str:

@@ -94,6 +94,7 @@ class Explained:
         sent: what a model is given, but for tools.
         tools: as they were sent.
         prefix: how many leading entries of `sent` the next build can repeat; None where that cannot be told.
+        prefix_messages: how many messages in OpenAI's form these are.
         history, tokens, budget, recall, renamed, timings_ms: as in the manifest; empty where it has none.
     """
 
@@ -109,6 +110,7 @@ class Explained:
     notes: tuple[str, ...] = ()
     left_out: tuple[Omission, ...] = ()
     prefix: int | None = None
+    prefix_messages: int = 0
     prefix_sha256: str = ""
     history: Mapping[str, int] = field(default_factory=dict)
     tokens: Mapping[str, Any] = field(default_factory=dict)
@@ -179,7 +181,8 @@ def _explained(
             Omission(*(str(each.get(name, "")) for name in ("what", "where", "why")))
             for each in _objects(manifest.get("left_out"), "context.left_out")
         ),
-        prefix=_prefix(prefix.get("messages"), blocks, len(sent), starts),
+        prefix=_prefix(_count(prefix, "messages"), blocks, len(sent), starts),
+        prefix_messages=_count(prefix, "messages"),
         prefix_sha256=str(prefix.get("sha256", "")),
         history=_mapping(manifest, "history"),
         tokens=_mapping(manifest, "tokens"),
@@ -310,15 +313,14 @@ def _parts_of(text: str, sizes: Sequence[int]) -> list[str]:
 
 
 def _prefix(
-    messages: Any, blocks: Sequence[ShownBlock], count: int, starts: Mapping[tuple[int, int], int]
+    messages: int, blocks: Sequence[ShownBlock], count: int, starts: Mapping[tuple[int, int], int]
 ) -> int | None:
     """How many leading entries of what was sent are the leading `messages` in OpenAI's form."""
-    if not isinstance(messages, int) or not count:
+    if not count:
         return None
     if not starts:
         return min(messages, count)
-    at = [block.first for block in blocks if block.index == messages]
-    return at[0] if at else None
+    return next((block.first for block in blocks if block.index == messages), None)
 
 
 def _parsed(data: bytes) -> Any:

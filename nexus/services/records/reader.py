@@ -122,6 +122,12 @@ class RecordReader:
                 other = other or each
         return other
 
+    async def row_of(self, owner_key: str, message_id: str) -> Row | None:
+        """The row of a message by its `id`, or by the row's own `_id`; None for none of this owner."""
+        header = await self._store.find_message(owner_key, message_id)
+        found = await self._store.messages_of_ids(owner_key, [header["_id"] if header else message_id])
+        return found[0] if found else None
+
     async def where_is(self, read: ReadRecord, message_id: str) -> Finding:
         """Where a message is in the context, or why it is not there. `message_id` is its `id`, or that of its row.
 
@@ -134,13 +140,13 @@ class RecordReader:
         record, explained = read.record, read.explained
         if explained is None:
             raise ValueError(read.replayed.fault)
-        found = [await self._row(record.owner_key, message_id) for message_id in message_ids]
+        found = [await self.row_of(record.owner_key, message_id) for message_id in message_ids]
         rows = [row for row in found if row]
         oldest = oldest_shown(explained)
         of_context = Stored(
             "",
             None,
-            oldest=await self._row(record.owner_key, oldest) if rows and oldest else None,
+            oldest=await self.row_of(record.owner_key, oldest) if rows and oldest else None,
             begun_at=await self._begun_at(record) if is_continuation(explained) else None,
         )
         compactions = await self._compactions_of(record, rows)
@@ -159,11 +165,6 @@ class RecordReader:
             )
             for message_id, row in zip(message_ids, found, strict=True)
         ]
-
-    async def _row(self, owner_key: str, message_id: str) -> Row | None:
-        header = await self._store.find_message(owner_key, message_id)
-        found = await self._store.messages_of_ids(owner_key, [header["_id"] if header else message_id])
-        return found[0] if found else None
 
     async def _turns_of(self, record: BuildRecord, rows: Sequence[Row]) -> dict[tuple[str, str], str]:
         """Ids of the turns of the rows, by session and run."""
