@@ -1,6 +1,7 @@
 """Settings to running service: parts are started in their order, and stopped so that work in flight is finished."""
 
 import math
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Final
 import anyio
 import structlog
 
+from nexus import __version__
 from nexus.config import Settings
 from nexus.connections import Transport, counts_subscribers, open_bus, open_embedder, open_model, open_store, try_claim
 from nexus.core.concurrency import supervised, ungrouped
@@ -21,6 +23,7 @@ from nexus.http.console.pages import create_console
 from nexus.http.console.shell import ConsoleServices
 from nexus.http.server import CachedCheck, Check, create_app, serving
 from nexus.services.records.reader import RecordReader
+from nexus.services.replicas import Replicas
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 from nexus.services.requests.letters import LetterSender
 from nexus.wiring import Nexus, ServiceState, create_nexus
@@ -57,14 +60,20 @@ async def open_nexus(settings: Settings, settings_file: Path | None = None) -> A
         model = await stack.enter_async_context(open_model(settings.llm))
         embedder = await stack.enter_async_context(open_embedder(settings.recall))
         nexus = create_nexus(settings, transport, store, model, embedder)
+        replicas = Replicas(
+            store.replicas, nexus.metrics, nexus.metrics, host=socket.gethostname(), version=__version__
+        )
+        shown = _shown(nexus, transport, settings_file, replicas)
         app = create_app(
             checks(nexus.state, store, transport.probe, settings.bus.heartbeat_s),
             nexus.metrics.exposition,
-            console=create_console(_shown(nexus, transport, settings_file)) if settings.console.enabled else (),
+            console=create_console(shown) if settings.console.enabled else (),
         )
         http_port = await stack.enter_async_context(serving(app, settings.system.http_host, settings.system.http_port))
         nexus = replace(nexus, http_port=http_port)
         await stack.enter_async_context(_watching_loop(nexus.metrics))
+        if settings.console.enabled:
+            await stack.enter_async_context(replicas.running())
         await stack.enter_async_context(nexus.turns.running())
         await stack.enter_async_context(nexus.persistence.running())
         if services := nexus.working_memory:
@@ -86,7 +95,7 @@ async def open_nexus(settings: Settings, settings_file: Path | None = None) -> A
         yield nexus
 
 
-def _shown(nexus: Nexus, transport: Transport, settings_file: Path | None) -> ConsoleServices:
+def _shown(nexus: Nexus, transport: Transport, settings_file: Path | None, replicas: Replicas) -> ConsoleServices:
     """What the console shows of a service."""
     letters, counts = transport.dead_letters, counts_subscribers(nexus.settings.bus)
     return ConsoleServices(
@@ -96,6 +105,7 @@ def _shown(nexus: Nexus, transport: Transport, settings_file: Path | None) -> Co
         nexus.builder,
         letters,
         LetterSender(letters, transport.bus, nexus.requests.settings, counts=counts),
+        replicas,
         nexus.facts,
         nexus.constraints,
         RecordReader(nexus.store) if nexus.records else None,

@@ -8,6 +8,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 import structlog
@@ -16,13 +17,21 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from nexus.core.errors import ErrorCode
-from nexus.core.metrics import CallOutcome, DeadLetterCause, Event, Part, Purpose, Reading, Stage
+from nexus.core.metrics import (
+    BOUNDS_S,
+    CallOutcome,
+    DeadLetterCause,
+    Event,
+    Figures,
+    Part,
+    Purpose,
+    Reading,
+    Stage,
+)
 from nexus.core.models import Topics, Why
 
 _log = structlog.get_logger(__name__)
 
-# Seconds, up to the longest deadline.
-BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 # Seconds: from the longest that one message may take of the loop to the longest deadline but a few.
 _STALLS: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -155,7 +164,11 @@ class PrometheusMetrics:
             purpose: [tokens.labels(purpose.value, kind) for kind in ("prompt", "completion")] for purpose in Purpose
         }
         stages = Histogram(
-            "nexus_stage_seconds", "Time that requests spend in a stage.", ["stage"], registry=registry, buckets=BUCKETS
+            "nexus_stage_seconds",
+            "Time that requests spend in a stage.",
+            ["stage"],
+            registry=registry,
+            buckets=BOUNDS_S,
         )
         self._stages = {stage.value: stages.labels(stage.value) for stage in Stage}
         text = "How late the event loop calls a task that is due, looked at every 20 ms."
@@ -218,6 +231,19 @@ class PrometheusMetrics:
         """Everything, in Prometheus's text format 0.0.4."""
         return generate_latest(self._registry)
 
+    def figures(self) -> Figures:
+        """What was counted so far, and what waits now."""
+        read = self._readings.read()
+        return Figures(
+            answers=_counted(self._outcomes),
+            degraded=_counted(self._parts),
+            dead_letters=_counted(self._causes),
+            durations=_buckets(self._stages[Stage.TOTAL]),
+            in_flight=int(read.get(Reading.IN_FLIGHT, 0)),
+            waiting={queue: int(read[reading]) for reading, queue in _QUEUES.items() if read.get(reading)},
+            on_bus=int(sum(self._readings.read_backlogs().values())),
+        )
+
 
 class _Readings(Collector):
     """What others keep, asked at the scrape."""
@@ -226,9 +252,17 @@ class _Readings(Collector):
         self.readings: dict[Reading, Callable[[], float]] = {}
         self.backlogs: dict[str, Callable[[], float]] = {}
 
-    def collect(self) -> Iterator[Metric]:
+    def read(self) -> dict[Reading, float]:
         """The readings that can be had now."""
-        read = {reading: value for reading, ask in self.readings.items() if (value := _asked(ask)) is not None}
+        return {reading: value for reading, ask in self.readings.items() if (value := _asked(ask)) is not None}
+
+    def read_backlogs(self) -> dict[str, float]:
+        """The backlogs that can be had now, by topic."""
+        return {topic: value for topic, ask in self.backlogs.items() if (value := _asked(ask)) is not None}
+
+    def collect(self) -> Iterator[Metric]:
+        """What can be had now."""
+        read = self.read()
         text = "Requests that are being answered."
         yield GaugeMetricFamily("nexus_requests_in_flight", text, read.get(Reading.IN_FLIGHT))
         text = "How often the subscription was opened anew."
@@ -238,10 +272,8 @@ class _Readings(Collector):
             if reading in read:
                 queues.add_metric([queue], read[reading])
         backlog = GaugeMetricFamily("nexus_topic_backlog", "Messages that wait on the bus.", labels=["topic"])
-        for topic, ask in self.backlogs.items():
-            value = _asked(ask)
-            if value is not None:
-                backlog.add_metric([topic], value)
+        for topic, value in self.read_backlogs().items():
+            backlog.add_metric([topic], value)
         yield from (queues, backlog)
 
 
@@ -264,6 +296,22 @@ def _series(
 
 def _count(series: Mapping[str, Counter], label: str, amount: int = 1) -> None:
     series.get(label, series[_OTHER]).inc(amount)
+
+
+def _counted(series: Mapping[str, Counter]) -> dict[str, int]:
+    """By label, what was counted of it at all."""
+    counts = {label: sum(_samples(counter, "_total")) for label, counter in series.items()}
+    return {label: count for label, count in counts.items() if count}
+
+
+def _buckets(histogram: Histogram) -> tuple[int, ...]:
+    """The count of each bucket by itself."""
+    cumulated = [0, *_samples(histogram, "_bucket")]
+    return tuple(more - less for less, more in pairwise(cumulated))
+
+
+def _samples(metric: Counter | Histogram, suffix: str) -> list[int]:
+    return [int(each.value) for family in metric.collect() for each in family.samples if each.name.endswith(suffix)]
 
 
 def _values(names: type[StrEnum]) -> tuple[str, ...]:

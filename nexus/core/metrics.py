@@ -4,12 +4,16 @@ Labels come from the closed sets of this module, from `ErrorCode` and from `Why`
 of a message can become one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from nexus.core.errors import ErrorCode
 from nexus.core.models import Why
+
+# Of a histogram of times, the longest of each bucket but the last, in seconds, up to the longest deadline.
+BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Event(StrEnum):
@@ -179,6 +183,36 @@ class Metrics(Protocol):
 
     def backlog_from(self, topic: str, read: Callable[[], float]) -> None:
         """Likewise for the number of messages of a topic, one of `Topics`, that wait on the bus for this service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a process counted since its start, and what waits in it now.
+
+    Attributes:
+        answers: by outcome, `success` or the code of the error.
+        degraded, dead_letters: by `Part` and by `DeadLetterCause`.
+        durations: answers by how long they took from their arrival: those within each of `BOUNDS_S` and above the one
+            before, and last those that took longer than all.
+        in_flight: requests that are being answered.
+        waiting: of everything else that is accepted and not done, how much, by its kind.
+        on_bus: messages that no replica has been given yet, as far as the bus says; the same from every replica.
+    """
+
+    answers: Mapping[str, int]
+    degraded: Mapping[str, int]
+    dead_letters: Mapping[str, int]
+    durations: tuple[int, ...]
+    in_flight: int
+    waiting: Mapping[str, int]
+    on_bus: int
+
+
+class FigureSource(Protocol):
+    """Tells what was counted."""
+
+    def figures(self) -> Figures:
+        """The figures of now. Takes some milliseconds at most."""
 
 
 class NoMetrics:

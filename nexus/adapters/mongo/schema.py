@@ -152,6 +152,7 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
     "tombstones": [
         IndexModel([("owner", ASCENDING), ("session", ASCENDING), ("until", ASCENDING)], name="one_each", unique=True)
     ],
+    "replicas": [IndexModel([("expires_at", ASCENDING)], name="expiry", expireAfterSeconds=0)],
     "turns": [
         IndexModel([*_SESSION, ("turn_number", DESCENDING)], name="one_per_number", unique=True),
         # The run comes before the session, because a message of a run need not say where it belongs.

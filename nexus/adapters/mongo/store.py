@@ -23,6 +23,7 @@ from nexus.adapters.mongo.messages import MongoMessages
 from nexus.adapters.mongo.person import MongoConstraints, MongoFacts
 from nexus.adapters.mongo.recall import MongoRecall
 from nexus.adapters.mongo.records import MongoRecords
+from nexus.adapters.mongo.replicas import MongoReplicas
 from nexus.adapters.mongo.retention import MongoRetention
 from nexus.adapters.mongo.schema import CODEC, EXACT_CODEC, Indexes, inventory, of_session
 from nexus.adapters.mongo.transfer import MongoTransfer
@@ -35,6 +36,7 @@ from nexus.core.ports import (
     Inventory,
     RecallIndex,
     RecordStore,
+    ReplicaStore,
     RetentionStore,
     Row,
     TurnStore,
@@ -127,6 +129,7 @@ class MongoStore(MongoMessages):
         self.facts: FactStore = MongoFacts(self._database["facts"], calls, indexed)
         self.constraints: ConstraintStore = MongoConstraints(self._database["constraints"], calls, indexed)
         self.records: RecordStore = MongoRecords(self._database, calls, indexed)
+        self.replicas: ReplicaStore = MongoReplicas(self._database, calls, indexed)
         self.erasure: ErasureStore = MongoErasure(self._database, calls, indexed)
         exact = messages.with_options(codec_options=EXACT_CODEC)
         self.transfer: TransferStore = MongoTransfer(exact, calls, indexed, recall=recall)

@@ -34,6 +34,7 @@ from nexus.core.ports.recall import Embedder as Embedder
 from nexus.core.ports.recall import RecallIndex as RecallIndex
 from nexus.core.ports.recall import RecallSource as RecallSource
 from nexus.core.ports.records import RecordStore as RecordStore
+from nexus.core.ports.replicas import ReplicaStore as ReplicaStore
 from nexus.core.ports.retention import RetentionStore as RetentionStore
 from nexus.core.ports.store import Cutoff as Cutoff
 from nexus.core.ports.store import DocumentStore as DocumentStore

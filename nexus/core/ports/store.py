@@ -12,6 +12,7 @@ from nexus.core.ports.memory import MemoryStore, TurnStore
 from nexus.core.ports.person import ConstraintStore, FactStore
 from nexus.core.ports.recall import RecallIndex
 from nexus.core.ports.records import RecordStore
+from nexus.core.ports.replicas import ReplicaStore
 from nexus.core.ports.retention import RetentionStore
 from nexus.core.working_memory import Tail
 
@@ -319,6 +320,10 @@ class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
     @property
     def records(self) -> RecordStore:
         """Where records of builds are kept."""
+
+    @property
+    def replicas(self) -> ReplicaStore:
+        """What replicas tell each other."""
 
     @property
     def erasure(self) -> ErasureStore:

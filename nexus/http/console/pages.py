@@ -5,12 +5,12 @@ from typing import Final
 
 from starlette.routing import BaseRoute
 
-from nexus.http.console import contexts, failures, letters, owners, settings
+from nexus.http.console import contexts, failures, letters, live, owners, settings
 from nexus.http.console.shell import ConsoleServices, Page, console_routes
 
 # A line for each module, which names its own.
 PAGES: Final[Mapping[str, Page]] = {
-    "": owners.owners,
+    **live.PAGES,
     **owners.PAGES,
     **contexts.PAGES,
     **failures.PAGES,

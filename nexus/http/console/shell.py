@@ -30,6 +30,7 @@ from nexus.services.person.constraints import Constraints
 from nexus.services.person.facts import Facts
 from nexus.services.recall.service import Recall
 from nexus.services.records.reader import RecordReader
+from nexus.services.replicas import Replicas
 from nexus.services.requests.letters import LetterSender
 
 _log = structlog.get_logger(__name__)
@@ -59,6 +60,7 @@ class ConsoleServices:
     builder: ContextBuilder
     letters: DeadLetters
     sender: LetterSender
+    replicas: Replicas
     facts: Facts
     constraints: Constraints
     records: RecordReader | None

@@ -27,6 +27,7 @@ from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fake_person import FakeConstraints, FakeFacts
 from tests.nexus.support.fake_recall import FakeRecall
 from tests.nexus.support.fake_records import FakeErasure, FakeRecords
+from tests.nexus.support.fake_replicas import FakeReplicas
 from tests.nexus.support.fake_retention import FakeRetention
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.stored import stored
@@ -64,6 +65,7 @@ class FakeStore:
         self.facts = FakeFacts(self._ask)
         self.constraints = FakeConstraints(self._ask)
         self.records = FakeRecords(self._ask)
+        self.replicas = FakeReplicas(self._ask)
         self.erasure = FakeErasure(self._ask)
 
     def plant(self, collection: str, documents: Sequence[Row]) -> None:

@@ -9,9 +9,19 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nexus.adapters.prometheus import BUCKETS, PrometheusMetrics
+from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.core.errors import ErrorCode
-from nexus.core.metrics import CallOutcome, DeadLetterCause, Event, Metrics, Part, Purpose, Reading, Stage
+from nexus.core.metrics import (
+    BOUNDS_S,
+    CallOutcome,
+    DeadLetterCause,
+    Event,
+    Metrics,
+    Part,
+    Purpose,
+    Reading,
+    Stage,
+)
 from nexus.core.models import Topics, Why
 
 SECRET = "hunter2-canary"
@@ -131,7 +141,7 @@ def test_stages_are_histograms() -> None:
     for seconds in (0.0005, 0.003, 3.0, 300.0, -1.0, math.nan, math.inf):
         metrics.took(Stage.BUILD, seconds)
     read = samples(metrics)
-    assert (BUCKETS[0], BUCKETS[-1]) == (0.0005, 60.0)
+    assert (BOUNDS_S[0], BOUNDS_S[-1]) == (0.0005, 60.0)
     bucket = {
         bound: read["nexus_stage_seconds_bucket", (bound, "build")] for bound in ("0.001", "0.005", "60.0", "+Inf")
     }
