@@ -1,5 +1,6 @@
 """Records read: with their texts or without, the build before, and where a message is in a context (contract §13)."""
 
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -84,10 +85,10 @@ class Desk:
             manifest=packed_manifest(content.get("context", {})) if mode == "manifest" else b"",
         )
         answer = sent(content)
-        record = replace(record, size=len(answer), **changes)
+        record = replace(record, **{"size": len(answer), "sha256": hashlib.sha256(answer).hexdigest(), **changes})
         self.records.offer(record, answer)
         await self.records.pending.none()
-        found = await self.reader.find("ada", asked.id)
+        found = await self.reader.find(asked.owner_key, asked.id)
         assert found
         return found
 
