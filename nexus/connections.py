@@ -14,6 +14,7 @@ from typing import Final, Literal
 from nexus.adapters.in_memory import MemoryBus, MemoryDeadLetters, MemoryLedger
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.dead_letters import RedisDeadLetters
+from nexus.adapters.redis.erasure import RedisErasure
 from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus
@@ -22,7 +23,7 @@ from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, LlmSettings, RecallSettings
 from nexus.core.errors import BusUnavailableError, ConfigError
 from nexus.core.models import new_message_id
-from nexus.core.ports import Acquired, Bus, DeadLetters, Embedder, LanguageModel, Outbox, RequestLedger
+from nexus.core.ports import Acquired, Bus, BusErasure, DeadLetters, Embedder, LanguageModel, Outbox, RequestLedger
 from nexus.core.ports.store import TransferableStore
 from nexus.core.signing import Signing
 
@@ -36,13 +37,17 @@ _SERVERS: Final = Path(".nexus", "servers.json")
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """A bus, the ledger of its requests, the outbox and the dead letters; `probe` is a ledger that gives up soon."""
+    """A bus, the ledger of its requests, the outbox and the dead letters; `probe` is a ledger that gives up soon.
+
+    `kept` is what bus and ledger keep of owners, for erasure.
+    """
 
     bus: Bus
     ledger: RequestLedger
     dead_letters: DeadLetters
     probe: RequestLedger
     outbox: Outbox
+    kept: BusErasure
 
 
 async def try_claim(ledger: RequestLedger) -> str:
@@ -65,7 +70,7 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
         memory = MemoryBus()
         memory_ledger = MemoryLedger(memory)
         letters = MemoryDeadLetters(most=settings.dead_letter_max, forget=memory_ledger.forget)
-        yield Transport(memory, memory_ledger, letters, memory_ledger, memory_ledger.outbox)
+        yield Transport(memory, memory_ledger, letters, memory_ledger, memory_ledger.outbox, memory_ledger)
         return
     async with open_redis(settings.url.get_secret_value()) as client:
         prefix, keep_ms = settings.channel_prefix, settings.stream_keep_s * 1_000
@@ -80,7 +85,8 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
         dead_letters = RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max)
         ledger = RedisLedger(client, prefix=prefix, acknowledged=acknowledged, reply_keep_ms=keep_ms)
         probe = RedisLedger(client, prefix=prefix, repeated_s=_PROBE_S)
-        yield Transport(bus, ledger, dead_letters, probe, ledger.outbox)
+        kept = RedisErasure(client, prefix=prefix, streams=settings.mode == "streams")
+        yield Transport(bus, ledger, dead_letters, probe, ledger.outbox, kept)
 
 
 def counts_subscribers(settings: BusSettings) -> bool:

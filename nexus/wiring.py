@@ -31,6 +31,7 @@ from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.person_blocks import constraints_text
 from nexus.services.context.request import AUTO, HISTORY_SIZES
+from nexus.services.erasure import Eraser
 from nexus.services.memory.compactor import CompactionSettings, Compactor
 from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
 from nexus.services.memory.service import WorkingMemory
@@ -99,6 +100,7 @@ class Nexus:
     recall: Recall | None  # None where it is off, as the next
     indexer: Indexer | None
     retention: Retention
+    eraser: Eraser
     metrics: PrometheusMetrics
     http_port: int = 0  # where health and metrics are served
     state: ServiceState = field(default_factory=ServiceState)
@@ -274,6 +276,7 @@ def create_nexus(
             metrics,
             language=settings.recall.language,
         ),
+        create_eraser(settings, store, transport),
         metrics,
     )
 
@@ -322,6 +325,21 @@ def _memory_services(  # noqa: PLR0917  # one for each part
         is_announced=registry.is_tool_registered,
     )
     return MemoryServices(memory, compactor, refiner, tool_calls)
+
+
+def create_eraser(settings: Settings, store: Store, transport: Transport | None) -> Eraser:
+    """What erases in a store, and on a bus where there is one."""
+    settle_s, language = settings.database.timeout_ms / 1_000, settings.recall.language
+    if transport is None:
+        return Eraser(store.erasure, settle_s=settle_s, language=language)
+    return Eraser(
+        store.erasure,
+        settle_s=settle_s,
+        kept=transport.kept,
+        outbox=transport.outbox,
+        letters=transport.dead_letters,
+        language=language,
+    )
 
 
 def create_constraints(

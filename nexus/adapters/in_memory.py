@@ -9,7 +9,7 @@ import re
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,8 +20,10 @@ import structlog
 from anyio.lowlevel import checkpoint
 
 from nexus.core.concurrency import items_of
+from nexus.core.erasure import BusKind, owner_mark
 from nexus.core.errors import OutboxFullError
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, DeadLetter, Delivery, OutboxRow, Work
+from nexus.core.wire import owner_of
 
 _log = structlog.get_logger(__name__)
 
@@ -354,6 +356,27 @@ class MemoryLedger:
         value, until = self._kept.get(key, (None, 0.0))
         return value if until > self._clock() else None
 
+    async def sweep(self, owner_key: str, *, remove: bool) -> AsyncGenerator[Mapping[BusKind, int]]:
+        """`nexus.core.ports.BusErasure.sweep`: what is kept of an owner, in one batch."""
+        now, mark = self._clock(), owner_mark(owner_key)
+        own = {key for key, each in self._requests.items() if _owns(key, mark, each.answer, owner_key)}
+        answers = [key for key in own if self._requests[key].answer is not None]
+        beginnings = [key for key in self._kept if key.endswith(f":{mark}")]
+        if remove:
+            for key in answers:
+                del self._requests[key]
+            for key in beginnings:
+                del self._kept[key]
+        in_hand = sum(self._requests[key].lease_until > now for key in own.difference(answers))
+        yield {"answers": len(answers), "beginnings": len(beginnings), "in_hand": in_hand}
+
+    async def find_text(self, forms: Sequence[bytes]) -> AsyncGenerator[tuple[str, int]]:
+        """`nexus.core.ports.BusErasure.find_text`: the requests, and the values that are kept."""
+        answers = [(key, each.answer or b"") for key, each in self._requests.items()]
+        values = [(key, value) for key, (value, _) in self._kept.items()]
+        for name, held in (("nexus:request", answers), ("nexus:kept", values)):
+            yield name, sum(any(form in key.encode() or form in value for form in forms) for key, value in held)
+
     def _known(self, key: str, now: float) -> _Request | None:
         request = self._requests.get(key)
         return request if request and request.known_until > now else None
@@ -367,3 +390,7 @@ class MemoryLedger:
         if self._added % _SWEPT_EVERY == 0:
             self._requests = {key: request for key, request in self._requests.items() if request.known_until > now}
             self._kept = {key: kept for key, kept in self._kept.items() if kept[1] > now}
+
+
+def _owns(key: str, mark: str, answer: bytes | None, owner_key: str) -> bool:
+    return key.endswith((f":{mark}", f"-{mark}")) or (answer is not None and owner_of(answer) == owner_key)

@@ -33,6 +33,7 @@ _COMMANDS: Final = (
     "constraints",
     "turns",
     "recall",
+    "erase",
     "config",
 )
 _OBJECTS: Final = 100_000

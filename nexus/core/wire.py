@@ -245,6 +245,17 @@ def find_sender(payload: bytes) -> tuple[str, str]:
     return (ids.owner_key, ids.run_id) if ids else ("", "")
 
 
+def owner_of(payload: bytes) -> str | None:
+    """The owner of a message, also of one that cannot be used; None where it does not say."""
+    try:
+        value = from_json(payload)
+    except ValueError:
+        ids = find_ids(payload)
+        return ids.owner_key or None if ids else None
+    owner = value.get("owner_key") if isinstance(value, dict) else None
+    return owner if isinstance(owner, str) else None
+
+
 def is_deeper(value: Any, limit: int) -> bool:
     """Whether objects and arrays are nested more than `limit` deep in `value`, an object or array itself."""
     level = [value]

@@ -294,7 +294,7 @@ def write_outbox_row(row: Row) -> OutboxRow:
     return OutboxRow(row["owner_key"], compact([row["run_id"], row["id"]]).decode(), compact(row))
 
 
-def _read_outbox_row(kept: OutboxRow) -> Row | None:
+def read_outbox_row(kept: OutboxRow) -> Row | None:
     """The row as it is recorded; None for one that cannot be read."""
     try:
         row: dict[str, Any] = from_json(kept.content)
@@ -310,7 +310,7 @@ def _read_outbox_row(kept: OutboxRow) -> Row | None:
 
 def read_outbox_rows(kept: Iterable[OutboxRow]) -> list[Row]:
     """The rows that can be read; one line in the log for all others."""
-    read = [(each, _read_outbox_row(each)) for each in kept]
+    read = [(each, read_outbox_row(each)) for each in kept]
     _log_unreadable([each for each, row in read if not row])
     return [row for _, row in read if row]
 
@@ -370,7 +370,7 @@ class OutboxDrainer:
         try:
             while kept:
                 self._offset = offset + len(kept)
-                read = [(each, _read_outbox_row(each)) for each in kept]
+                read = [(each, read_outbox_row(each)) for each in kept]
                 unreadable += [each for each, row in read if not row]
                 finished, away_now = await self._write([(each, row) for each, row in read if row])
                 away = away_now or away

@@ -4,10 +4,11 @@
                       stands, and another text that leads to it
     recall_postings   {_id: "owner|term|block", p: {episode: {offset: occurrence}}}
                       {_id: "owner|#|block", b: {flag: {episode: bits}}}
-    recall_owners     {_id: owner, episodes: how many were given, messages: how many places}
+    recall_owners     {_id: owner, episodes: how many were given, messages: how many places,
+                      released: {episode: bits of the places whose rows are erased, and whose postings may not be}}
     recall_sessions   {_id: "owner|session", episodes: [number], messages: how many places}
 
-- A block is `_BLOCK` episodes of an owner. The codes of a generation stand as a term does, in place of occurrences.
+- A block is `BLOCK` episodes of an owner. The codes of a generation stand as a term does, in place of occurrences.
 - Postings are read by their `_id`s alone, those of all blocks that there are: not every server has an index for more.
 - Every step can be repeated with the same effect, and a row has its work until it is said to be done. So what an
   indexer that ends in between leaves behind is done again.
@@ -36,11 +37,11 @@ from nexus.core.recall import EPISODE, MEANING, WORDS, Entry, IndexStatus, Place
 _Item = TypeVar("_Item")
 
 # Episodes of a document of postings.
-_BLOCK: Final = 64
+BLOCK: Final = 64
 # What is changed in one operation, and what is read, so that it takes a small part of the time limit.
 _AT_ONCE: Final = 1_000
 _READ_AT_ONCE: Final = 2_000
-_FLAGS: Final = "#"
+FLAGS: Final = "#"
 _FAILED: Final = "failed"
 _FAULTS_SHOWN: Final = 20
 _LONGEST_REASON: Final = 200
@@ -178,17 +179,17 @@ class MongoRecall(Operations):
         generation: str | None = None,
     ) -> Postings:
         """What the index has of these terms and flags, and the codes of a generation; of one session or of all."""
-        owner = _escaped(owner_key)
+        owner = escaped(owner_key)
         if session_id is None:
             known = await read_one(self._owners, {"_id": owner})
             numbers: Collection[int] = range(known["episodes"]) if known else ()
         else:
             known = await read_one(self._sessions, {"_id": f"{owner}|{session_id}"})
             numbers = known["episodes"] if known else ()
-        blocks = {number // _BLOCK for number in numbers}
+        blocks = {number // BLOCK for number in numbers}
         codes = _codes_of(generation) if generation else ""
         found = _Found(None if session_id is None else {*map(str, numbers)})
-        wanted = {*terms, _FLAGS, *([codes] if codes else ())}
+        wanted = {*terms, FLAGS, *([codes] if codes else ())}
         for document in await _of_ids(
             self._postings, [f"{owner}|{term}|{block}" for term in wanted for block in blocks]
         ):
@@ -275,7 +276,7 @@ class MongoRecall(Operations):
         """By `_id`, places for these rows, but for those of owners and sessions of which others take some just now."""
         sessions: dict[str, _Session] = {}
         for row in rows:
-            sessions.setdefault(_session_id(row), _Session(_escaped(row["owner_key"]))).row_ids.append(row["_id"])
+            sessions.setdefault(_session_id(row), _Session(escaped(row["owner_key"]))).row_ids.append(row["_id"])
         for known in await _of_ids(self._sessions, [*sessions], _LAST_EPISODE):
             sessions[known["_id"]].messages, sessions[known["_id"]].last = known["messages"], known["episodes"][-1]
         first = await self._take_episodes(sessions.values())
@@ -411,13 +412,13 @@ def _updates(entries: Sequence[Entry], *, forget: bool = False) -> list[UpdateMa
     bits: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for entry in entries:
         episode, at = divmod(entry.place, EPISODE)
-        owner, block, path = _escaped(entry.owner_key), episode // _BLOCK, f"p.{episode}.{at}"
+        owner, block, path = escaped(entry.owner_key), episode // BLOCK, f"p.{episode}.{at}"
         for term, value in entry.terms.items():
             values[f"{owner}|{term}|{block}"][path] = value
         for generation, code in entry.codes.items():
             values[f"{owner}|{_codes_of(generation)}|{block}"][path] = code
         for flag in entry.flags:
-            bits[f"{owner}|{_FLAGS}|{block}"][f"b.{_key_of(flag)}.{episode}"] |= 1 << at
+            bits[f"{owner}|{FLAGS}|{block}"][f"b.{_key_of(flag)}.{episode}"] |= 1 << at
     updates = []
     for key in {**values, **bits}:
         change: Row = {}
@@ -438,14 +439,14 @@ def _update(query: Row, change: Row, *, upsert: bool = False) -> UpdateMany:
     return UpdateMany(query, change, upsert=upsert)
 
 
-def _escaped(owner_key: str) -> str:
+def escaped(owner_key: str) -> str:
     """The owner as the first part of an `_id`: what follows the first `|` is of no other."""
     return owner_key.replace("%", "%25").replace("|", "%7C")
 
 
 def _session_id(row: Row) -> str:
     """The `_id` of the row's session; that of the owner alone for the rows of all sessions whose name is no text."""
-    session, owner = row.get("session_id") or DEFAULT_SESSION, _escaped(row["owner_key"])
+    session, owner = row.get("session_id") or DEFAULT_SESSION, escaped(row["owner_key"])
     return f"{owner}|{session}" if isinstance(session, str) else owner
 
 

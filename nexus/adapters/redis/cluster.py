@@ -81,6 +81,11 @@ class ClusterRedis(Redis):
                 raise
         raise ClusterError("sent from node to node too often")
 
+    async def masters(self) -> list[Redis]:
+        """A client of each node that owns keys, for what asks all of them."""
+        await self._learn()
+        return [self._node(address) for address in dict.fromkeys(self._owners)]
+
     def pubsub(self, **kwargs: Any) -> PubSub:
         """A subscription on another node than the last one, if there is another."""
         others = [member for member in self._members if member != self._listened_to]

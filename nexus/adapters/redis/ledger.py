@@ -10,7 +10,6 @@ On a Redis Cluster the keys of the outbox share one slot and, on streams, those 
 put into the outbox by a command of its own before the answer is published.
 """
 
-import hashlib
 import json
 import secrets
 import zlib
@@ -33,6 +32,7 @@ from nexus.adapters.redis.scripts import (
     RENEW,
     Script,
 )
+from nexus.core.erasure import owner_mark
 from nexus.core.errors import OutboxFullError
 from nexus.core.models import ANSWER_TOPICS, Topics
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, OutboxRow
@@ -80,7 +80,7 @@ class RedisOutbox:
 
     def rows_key(self, owner_key: str) -> str:
         """The key of one owner's rows; an owner's own key may be long and hold anything."""
-        return f"{self._base}:rows:{hashlib.sha256(owner_key.encode()).hexdigest()[:32]}"
+        return f"{self._base}:rows:{owner_mark(owner_key)}"
 
     def put_arguments(self, row: OutboxRow) -> tuple[list[str], list[str | bytes | int]]:
         """Keys and arguments with which a script puts a row."""

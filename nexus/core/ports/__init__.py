@@ -19,6 +19,7 @@ from nexus.core.ports.bus import OutboxRow as OutboxRow
 from nexus.core.ports.bus import RequestLedger as RequestLedger
 from nexus.core.ports.bus import Subscription as Subscription
 from nexus.core.ports.bus import Work as Work
+from nexus.core.ports.erasure import BusErasure as BusErasure
 from nexus.core.ports.erasure import ErasureStore as ErasureStore
 from nexus.core.ports.memory import MemorySource as MemorySource
 from nexus.core.ports.memory import MemoryStore as MemoryStore

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Self
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
+from nexus.core.erasure import owner_mark
 from nexus.core.models import LeftOut, Row, Why
 from nexus.core.person import Constraint
 from nexus.core.wire import compact
@@ -355,4 +356,4 @@ def prefix_key(request: BuildRequest, since: str = "") -> str:
     agent = request.agent.sub_agent if request.layout == "agent" else None
     identity += [since] if since or agent is not None else []
     identity += [] if agent is None else [agent]
-    return hashlib.sha256(compact(identity)).hexdigest()
+    return f"{hashlib.sha256(compact(identity)).hexdigest()}:{owner_mark(request.owner_key)}"

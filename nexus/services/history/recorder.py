@@ -29,6 +29,7 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from nexus.core.concurrency import OuterHandler, Pauses, Pending, supervised
+from nexus.core.erasure import owner_mark
 from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError, TakenIdError
 from nexus.core.fairness import Room
 from nexus.core.metrics import Event, Metrics, Reading
@@ -110,7 +111,7 @@ class RunOrigins:
 
 
 def _key(owner_key: str, run_id: str) -> str:
-    return hashlib.sha256(compact(["origin", owner_key, run_id])).hexdigest()
+    return f"{hashlib.sha256(compact(['origin', owner_key, run_id])).hexdigest()}:{owner_mark(owner_key)}"
 
 
 # Called with a row that was not recorded before, or with the one that stands in its place.

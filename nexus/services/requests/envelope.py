@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from nexus.core.erasure import owner_mark
 from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
 from nexus.core.models import ANSWER_TOPICS, Message, Role, Topics, named_agent
 from nexus.core.payloads import ErrorContent, ErrorDetail, ToolResult
@@ -24,7 +25,6 @@ from nexus.services.history.rows import BEFORE_ALL, REVISION, internal_marks, re
 from nexus.services.history.tool_calls import as_id, given_arguments
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
 
-_KEY_CHARS: Final = 32
 # For the ids that an envelope needs and an unreadable request may lack.
 _UNKNOWN: Final = "unknown"
 
@@ -185,8 +185,7 @@ def read_incoming(delivery: Delivery, arrived_at: float, settings: RequestSettin
 
 def _ledger_key(message: Message, settings: RequestSettings) -> str:
     """The key of a request: another one for each owner, and for an unsigned message where others are signed."""
-    owner = hashlib.sha256(message.owner_key.encode()).hexdigest()[:_KEY_CHARS]
-    return f"{message.id}{'-' if _is_unsigned(message, settings) else ':'}{owner}"
+    return f"{message.id}{'-' if _is_unsigned(message, settings) else ':'}{owner_mark(message.owner_key)}"
 
 
 def _is_unsigned(message: Message, settings: RequestSettings) -> bool:

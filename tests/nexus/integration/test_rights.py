@@ -22,9 +22,13 @@ from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.bootstrap import Nexus, open_nexus
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.connections import open_bus, open_client
+from nexus.core.erasure import Erasure, owner_mark
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role, Run, utc_now
 from nexus.core.ports import DeadLetter, OutboxRow
+from nexus.core.wire import encode
+from nexus.services.erasure import Eraser
+from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.redis_server import HOST, RedisServer, redis_server
 from tests.nexus.support.redis_topologies import secured_server, tls_is_possible
 from tests.nexus.support.waiting import PATIENCE_S
@@ -143,6 +147,38 @@ async def test_a_request_is_answered(server: RedisServer, mongo_uri: str, databa
         if isinstance(nexus.bus, RedisStreamsBus):
             for reader in nexus.bus._readers:
                 await nexus.bus._trimmer.trim(reader.topic)
+    assert await refused_in(server) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_service_may_erase(server: RedisServer, mode: Mode) -> None:
+    """An owner's answers, dead letters and inputs in the outbox, and where a text is; nothing of it is refused."""
+    settings = BusSettings(mode=mode, url=SecretStr(url_of(server, f"nexus{USERS[mode]}")), channel_prefix=PREFIX)
+    payload = encode(Message(run_id="r", owner_key="zoe", role=Role.AI, content="canary"))
+    async with open_bus(settings) as transport:
+        claim: Any = await transport.ledger.claim(f"k:{owner_mark('zoe')}", "f", 1_000)
+        row = OutboxRow("zoe", "id", b"canary")
+        await transport.ledger.conclude(claim, "context.build.response.zoe", payload, 60_000, None, row)
+        await transport.ledger.keep_first(f"{mode}:{owner_mark('zoe')}", b"[]", 60_000)
+        await transport.dead_letters.keep(DeadLetter("llm.results", mode, "1" * 64, 1, body=payload))
+        eraser = Eraser(
+            FakeStore().erasure,
+            settle_s=0,
+            kept=transport.kept,
+            outbox=transport.outbox,
+            letters=transport.dead_letters,
+        )
+        found = await eraser.erase(Erasure("zoe"))
+        entries = {"entries": 1} if mode == "streams" else {}
+        assert {kind: count for kind, count in found.removed.items() if count} == {
+            "answers": 1,
+            "beginnings": 1,
+            "outbox": 1,
+            "letters": 1,
+            **entries,
+        }
+        if mode == "streams":
+            assert await eraser.find_text("canary") == {}
     assert await refused_in(server) == []
 
 

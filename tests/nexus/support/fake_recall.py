@@ -191,6 +191,15 @@ class FakeRecall:
             faults={row["id"]: self._state(row)["failed"] for row in rows if self._work(row) == _FAILED},
         )
 
+    def drop(self, row: Row) -> None:
+        """A row is erased: nothing of it stays."""
+        place = self.states.pop(row["_id"], {}).get("place")
+        if place is not None:
+            episode, at = _at(place)
+            for by_owner in (self._terms, self._flags, self._codes):
+                for by_term in by_owner.get(row["owner_key"], {}).values():
+                    by_term.get(episode, {}).pop(at, None)
+
     def _stored(self, rows: Sequence[Row]) -> list[Row]:
         ids = {row["_id"] for row in rows}
         return [row for row in self._store.messages if row["_id"] in ids]

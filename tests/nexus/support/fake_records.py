@@ -1,9 +1,8 @@
-"""Records of builds and tombstones in memory, for unit tests. The contract suites run on them too."""
+"""Records of builds in memory, for unit tests. The contract suite runs on them too."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from nexus.core.erasure import Tombstone, hashed
 from nexus.core.records import BuildRecord
 
 
@@ -58,24 +57,6 @@ class FakeRecords:
         """By id, these pieces."""
         self._ask("pieces")
         return {piece: self.data[owner_key, piece] for piece in pieces if (owner_key, piece) in self.data}
-
-
-class FakeErasure:
-    """`nexus.core.ports.ErasureStore` in memory."""
-
-    def __init__(self, ask: Callable[[str], None]) -> None:
-        self._ask = ask
-        self.kept: list[Tombstone] = []
-
-    async def put_tombstone(self, tombstone: Tombstone) -> None:
-        """Keep a tombstone."""
-        self._ask("put_tombstone")
-        self.kept.append(tombstone)
-
-    async def tombstones(self, owner_keys: Sequence[str]) -> list[Tombstone]:
-        """All tombstones of these owners."""
-        self._ask("tombstones")
-        return [each for each in self.kept if each.owner in {*map(hashed, owner_keys)}]
 
 
 def _newest(records: list[BuildRecord], before: BuildRecord | None, limit: int) -> list[BuildRecord]:

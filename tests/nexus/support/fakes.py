@@ -23,10 +23,11 @@ from nexus.core.ports.store import (
 )
 from nexus.core.working_memory import Tail
 from nexus.services.memory.search import place_of, tool_of
+from tests.nexus.support.fake_erasure import FakeErasure
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fake_person import FakeConstraints, FakeFacts
 from tests.nexus.support.fake_recall import FakeRecall
-from tests.nexus.support.fake_records import FakeErasure, FakeRecords
+from tests.nexus.support.fake_records import FakeRecords
 from tests.nexus.support.fake_replicas import FakeReplicas
 from tests.nexus.support.fake_retention import FakeRetention
 from tests.nexus.support.fake_turns import FakeTurns
@@ -66,7 +67,7 @@ class FakeStore:
         self.constraints = FakeConstraints(self._ask)
         self.records = FakeRecords(self._ask)
         self.replicas = FakeReplicas(self._ask)
-        self.erasure = FakeErasure(self._ask)
+        self.erasure = FakeErasure(self, self._ask)
 
     def plant(self, collection: str, documents: Sequence[Row]) -> None:
         """Store any documents, as another program would."""

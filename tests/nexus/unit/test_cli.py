@@ -37,6 +37,7 @@ COMMANDS = {
     "state",
     "turns",
     "recall",
+    "erase",
     "config",
 }
 
@@ -100,6 +101,14 @@ def test_only_what_is_called_is_imported() -> None:
         (("recall", "search", "\udcff", *ADA), "QUESTION: UTF-8 text is needed"),
         (("recall", "search", " \n", *ADA), "QUESTION: a text of 1 to 10000 characters is needed"),
         (("recall", "search", "x" * 10_001, *ADA), "QUESTION: a text of 1 to 10000 characters is needed"),
+        (("erase",), "--owner is needed; without it --verify alone looks for a text"),
+        (("erase", "--verify", "x", "--session", "s"), "--owner is needed; without it --verify alone looks for a text"),
+        (("erase", *ADA, "--verify", " "), "--verify: a text is needed, in UTF-8"),
+        (("erase", "--verify", "\udcff"), "--verify: a text is needed, in UTF-8"),
+        (("erase", "--owner", ""), "--owner: String should have at least 1 character"),
+        (("erase", *ADA, "--session", ""), "--session: a text of 1 to 256 characters is needed"),
+        (("erase", *ADA, "--before", "so\x1bon"), "--before 'so\\x1bon': a day (2026-05-01) or a time in ISO 8601 is"),
+        (("erase", *ADA, "--before", "9999-01-01"), "--before: lies in the future; without it all goes that there is"),
         (("memory", "show", "--owner", ""), "--owner: String should have at least 1 character"),
         (("session", "export", "--owner", "", "x"), "--owner: String should have at least 1 character"),
         (("session", "export", *ADA, "no/where"), "no/where: there is no folder for it"),

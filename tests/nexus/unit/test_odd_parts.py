@@ -218,7 +218,7 @@ async def trying() -> AsyncIterator[Trial]:
     """A service at work."""
     bus, store, letters = MemoryBus(), FakeStore(), MemoryDeadLetters()
     ledger = MemoryLedger(bus)
-    nexus = create_nexus(Settings(), Transport(bus, ledger, letters, ledger, ledger.outbox), store, None)
+    nexus = create_nexus(Settings(), Transport(bus, ledger, letters, ledger, ledger.outbox, ledger), store, None)
     dispatcher = Dispatcher(
         *(nexus.bus, nexus.requests, nexus.persistence, nexus.catalog, nexus.states, nexus.facts),
         *(nexus.constraints, nexus.suspects, nexus.dead_letter_writer, nexus.reload_settings, nexus.requests.settings),

@@ -1,0 +1,211 @@
+"""Forgets an owner, a session, or what was said before a time, wherever it is kept (contract §13).
+
+- A tombstone comes first: from then on services refuse what was said until then. What they have in hand at that moment
+  may still be written, so that after a pause all is looked through again, until nothing more is found.
+- What is recorded of the owner, or in the session, while it runs goes, too.
+- Any erasure takes all kept contexts of the owner: records, answers, beginnings of runs, and entries of streams that
+  are done with. They show what was said before, in whichever session.
+- It may be broken off and repeated at any time.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import anyio
+from pydantic_core import from_json
+
+from nexus.core.erasure import BUS_KINDS, STORE_KINDS, Erasure, Tombstone, hashed
+from nexus.core.models import DEFAULT_SESSION, parse_moment, to_milliseconds, utc_now
+from nexus.core.ports import BusErasure, DeadLetter, DeadLetters, ErasureStore, Outbox, OutboxRow
+from nexus.core.recall import Language
+from nexus.core.wire import compact, owner_of
+from nexus.services.persistence import read_outbox_row
+from nexus.services.recall.terms import terms_of
+
+# Between two batches, so that others have their turn.
+_PAUSE_S: Final = 0.02
+_MOST_PASSES: Final = 6
+_LETTERS_AT_ONCE: Final = 10
+_TICK: Final = timedelta(milliseconds=1)
+# What is found and stays. The rest of a request that is in hand comes soon.
+_NOT_REMOVED: Final[frozenset[str]] = frozenset({"in_hand", "pending", "unknown"})
+_STAYS: Final = _NOT_REMOVED - {"in_hand"}
+
+# Called with a kind, and how many of it were removed or looked at just now.
+Report = Callable[[str, int], None]
+
+
+def _say_nothing(_kind: str, _count: int) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What an erasure has done.
+
+    Attributes:
+        removed: how many of each kind.
+        left: by kind, what was still found in the last pass, which is removed, and what cannot be removed now
+            (`in_hand`, `pending`, `unknown`); see `nexus.core.erasure.BusKind`.
+        still_coming: the last pass found something.
+    """
+
+    removed: Mapping[str, int]
+    left: Mapping[str, int]
+    still_coming: bool
+
+
+class Eraser:
+    """Erases in a store, and on a bus with its outbox and dead letters; None for a bus that is not within reach.
+
+    `settle_s` is how long a service may take to write what it has in hand. Errors of the store and of the bus.
+    """
+
+    def __init__(
+        self,
+        store: ErasureStore,
+        *,
+        settle_s: float,
+        kept: BusErasure | None = None,
+        outbox: Outbox | None = None,
+        letters: DeadLetters | None = None,
+        language: Language = "english",
+    ) -> None:
+        self._store = store
+        self._settle_s = settle_s
+        self._kept = kept
+        self._outbox = outbox
+        self._letters = letters
+        self._language = language
+
+    async def preview(self, erasure: Erasure) -> dict[str, int | None]:
+        """How many of each kind there are of what would go; None where counting takes too long. Writes nothing."""
+        sessions = await self._store.sessions(erasure)
+        found: dict[str, int | None] = {kind: await self._store.count(kind, erasure, sessions) for kind in STORE_KINDS}
+        return {**found, **await self._sweep(erasure, _say_nothing, remove=False)}
+
+    async def erase(self, erasure: Erasure, report: Report = _say_nothing) -> Erased:
+        """Leave the tombstone, and remove; `report` is called with every batch."""
+        now = to_milliseconds(utc_now())
+        until = now if erasure.before is None else to_milliseconds(erasure.before) - _TICK
+        session = "" if erasure.session_id is None else hashed(erasure.session_id)
+        await self._store.put_tombstone(Tombstone(hashed(erasure.owner_key), session, until, now))
+        removed, found = Counter[str](), Counter[str]()
+        for number in range(_MOST_PASSES):
+            if number:
+                await anyio.sleep(self._settle_s)
+            found = await self._pass(erasure, report)
+            removed.update({kind: count for kind, count in found.items() if kind not in _NOT_REMOVED})
+            if number and not {*+found} - _STAYS:
+                break
+        still_coming = bool({*+found} - _NOT_REMOVED)
+        return Erased(removed, {kind: count for kind, count in found.items() if count}, still_coming)
+
+    async def find_text(self, text: str, report: Report = _say_nothing) -> dict[str, int]:
+        """Where a text is kept of whomever, in documents and keys, as counts by collection and by kind of key."""
+        forms = _forms_of(text, self._language)
+        found = Counter[str]()
+        sources = [self._store.find_text(forms), *([self._kept.find_text(forms)] if self._kept else [])]
+        for source in sources:
+            async with aclosing(source) as places:
+                async for place, count in places:
+                    found[place] += count
+                    report(place, 1)
+        return dict(sorted((+found).items()))
+
+    async def _pass(self, erasure: Erasure, report: Report) -> Counter[str]:
+        """Remove all that there is now; how many of each kind were found."""
+        found = Counter[str]()
+        sessions = await self._store.sessions(erasure)
+        for kind in STORE_KINDS:
+            async with aclosing(self._store.remove(kind, erasure, sessions)) as batches:
+                async for count in batches:
+                    found[kind] += count
+                    report(kind, count)
+                    await anyio.sleep(_PAUSE_S)
+        found.update(await self._sweep(erasure, report, remove=True))
+        return found
+
+    async def _sweep(self, erasure: Erasure, report: Report, *, remove: bool) -> Counter[str]:
+        """What the bus has; with `remove` it is removed."""
+        found = Counter[str]()
+        if self._kept:
+            found.update(dict.fromkeys(BUS_KINDS, 0))
+            async with aclosing(self._kept.sweep(erasure.owner_key, remove=remove)) as batches:
+                async for batch in batches:
+                    found.update(batch)
+                    report("keys", sum(batch.values()))
+        if self._outbox:
+            rows = await self._outbox.of_owner(erasure.owner_key)
+            going = [row for row in rows if _row_goes(row, erasure)]
+            found["outbox"] += len(going)
+            if remove:
+                await self._outbox.remove(going)
+                report("outbox", len(going))
+        if self._letters:
+            found["letters"] += await self._sweep_letters(self._letters, erasure, remove=remove)
+        return found
+
+    async def _sweep_letters(self, letters: DeadLetters, erasure: Erasure, *, remove: bool) -> int:
+        found, before = 0, ""
+        while page := await letters.newest(_LETTERS_AT_ONCE, before=before):
+            before = page[-1].letter_id
+            going = [letter for letter in page if _letter_goes(letter, erasure)]
+            for letter in going:
+                if remove:
+                    await letters.drop(letter.letter_id)
+            found += len(going)
+        return found
+
+
+def _row_goes(kept: OutboxRow, erasure: Erasure) -> bool:
+    """Whether a row of the owner goes; of one that cannot be read it is not known that it may stay."""
+    row = read_outbox_row(kept)
+    if row is None:
+        return True
+    if erasure.session_id not in {None, row.get("session_id") or DEFAULT_SESSION}:
+        return False
+    moment = parse_moment(row["timestamp"])
+    return erasure.before is None or moment is None or moment < erasure.before
+
+
+def _letter_goes(letter: DeadLetter, erasure: Erasure) -> bool:
+    """Whether a letter holds a message of the owner, and says of neither session nor time that it may stay."""
+    if letter.body is None or owner_of(letter.body) != erasure.owner_key:
+        return False
+    message = _object(letter.body)
+    named = [_named(message), _named(message.get("content"))]
+    if erasure.session_id is not None and any(named) and erasure.session_id not in named:
+        return False
+    moment = parse_moment(message.get("timestamp"))
+    return erasure.before is None or moment is None or moment < erasure.before
+
+
+def _named(message: Any) -> str | None:
+    """The session that a message, or the run in it, names."""
+    metadata = message.get("metadata") if isinstance(message, Mapping) else None
+    session = metadata.get("session_id") if isinstance(metadata, Mapping) else None
+    return session if isinstance(session, str) and session else None
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    try:
+        value = from_json(body)
+    except ValueError:
+        return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _forms_of(text: str, language: Language) -> Sequence[bytes]:
+    """How a text may be kept: as it is, as JSON, as JSON in JSON, and one word as its term in the index."""
+    once = [compact(text).decode("utf-8", "surrogatepass"), json.dumps(text)]
+    twice = [compact(each).decode("utf-8", "surrogatepass")[1:-1] for each in once]
+    inner = [each[1:-1] for each in once] + [each[len('\\"') : -len('\\"')] for each in twice]
+    terms = terms_of(text, language)
+    forms = [text, *inner, *([f"|{terms[0]}|"] if len(terms) == 1 else [])]
+    return [each.encode("utf-8", "surrogatepass") for each in dict.fromkeys(forms)]
