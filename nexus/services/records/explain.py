@@ -7,6 +7,7 @@ which the texts are not known. What a manifest of another release lacks counts a
 where one message holds what are several in OpenAI's, a part each of `system` and of the messages.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -241,7 +242,9 @@ def _text_of_part(part: Mapping[str, Any]) -> str:
         case {"function_response": {"response": {**said}, **result}}:
             return _result(result.get("id"), said.get("error", said.get("output")), failed="error" in said)
         case {"type": "image_url" | "image"} | {"inline_data": _} | {"file_data": _}:
-            return f"[image, {len(compact(part))} bytes]"
+            # Blocks are compared by their texts.
+            data = compact(part)
+            return f"[image, {len(data)} bytes, SHA-256 {hashlib.sha256(data).hexdigest()[:12]}...]"
         case _:
             return _json(part)
 

@@ -152,7 +152,7 @@ def _absent(record: BuildRecord, explained: Explained, stored: Stored, row: Row)
     said = messages_of([row])
     return (
         _by_kind(explained, row, said)
-        or _by_time(record, stored, row)
+        or _by_time(record, explained, stored, row)
         or _by_run(record, explained, row, said)
         or _by_layout(record, explained, row, said)
         or _by_compaction(record, explained, stored.compaction)
@@ -178,22 +178,29 @@ def _by_kind(explained: Explained, row: Row, said: Sequence[HistoryMessage]) -> 
     agent = named_agent(row.get("metadata"))
     if agent is None:
         return None
-    of_main = explained.layout != "agent" or not explained.tags.isdisjoint(_OF_MAIN_AGENT)
     named = f"sub-agent {agent}" if agent else "a sub-agent"
-    if of_main:
+    if _is_for_main_agent(explained):
         return Finding("internal", f"it is internal to {named}, and this context is not for a sub-agent")
     return Finding("internal", f"it is internal to {named}, and this context may be for another", is_certain=False)
 
 
-def _by_time(record: BuildRecord, stored: Stored, row: Row) -> Finding | None:
-    recorded, is_exact = _recorded_at(row)
+def _is_for_main_agent(explained: Explained) -> bool:
+    return explained.layout != "agent" or not explained.tags.isdisjoint(_OF_MAIN_AGENT)
+
+
+def _by_time(record: BuildRecord, explained: Explained, stored: Stored, row: Row) -> Finding | None:
+    recorded, is_certain = _recorded_at(row)
     if recorded > record.answered_at:
         text = f"it was recorded at {_time(recorded)}, after this context was built"
     elif stored.begun_at and recorded > stored.begun_at:
         text = f"it was recorded at {_time(recorded)}, after the first context of this run, whose past all of them show"
+        # A run may go on with another past after a compaction, with other constraints, and as another agent.
+        is_certain = (
+            is_certain and _is_for_main_agent(explained) and explained.tags.isdisjoint((_SUMMARY, "CONSTRAINTS"))
+        )
     else:
         return None
-    return Finding("later", text, is_certain=is_exact)
+    return Finding("later", text, is_certain=is_certain)
 
 
 def _time(moment: datetime) -> str:

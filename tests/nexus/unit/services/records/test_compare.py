@@ -12,6 +12,7 @@ from nexus.services.context.builder import BuilderSettings
 from nexus.services.records.compare import Comparison, compare, diff_of
 from nexus.services.records.explain import Explained, explain_content, explain_manifest
 from tests.nexus.support.fake_counter import FakeCounter
+from tests.nexus.unit.services.context.test_media import PNG, data_url, image, text
 from tests.nexus.unit.services.parts import definition, opened, past, request
 
 CALL: Final = {"id": "c1", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}
@@ -19,6 +20,7 @@ LATER: Final = [
     {"id": "ai_1", "role": "AI", "content": "Looking.", "metadata": {"tool_calls": [CALL]}},
     {"id": "tool_1", "role": "TOOL", "content": "found", "metadata": {"call_id": "c1"}},
 ]
+OTHER_PNG: Final = PNG[:-1] + bytes([PNG[-1] ^ 1])
 FORMS: Final = ("openai", "anthropic", "gemini")
 
 
@@ -43,7 +45,9 @@ class Builds:
                     parts.registry.register(definition(tool), print)
                 metadata = {**self.given, **each.get("metadata", {})}
                 run = each.get("run", f"run_{number}")
-                message = request("And?", f"q{number}", run, later=each.get("later"), run_metadata=metadata)
+                message = request(
+                    each.get("said", "And?"), f"q{number}", run, later=each.get("later"), run_metadata=metadata
+                )
                 found.append(explain_content(await parts.build(message)))
         return found
 
@@ -137,6 +141,15 @@ async def test_something_pinned_is_new() -> None:
     assert compared.prefix.count == back.prefix.count == place
     assert compared.prefix.reasons == (f"message {place + 1} ([AGENT_ROLE]) is in the second alone",)
     assert back.prefix.reasons == (f"message {place + 1} ([HISTORY]) stands where the first has [AGENT_ROLE]",)
+
+
+async def test_another_image() -> None:
+    """It is no text, and a change all the same."""
+    first, second = [
+        (await Builds("agent").of({"said": [text("Look."), image(data_url(data))]}))[0] for data in (PNG, OTHER_PNG)
+    ]
+    assert states(compare(first, second))["INPUT"] == "changed"
+    assert compare(first, first).same
 
 
 async def test_one_part_of_a_message_changed() -> None:

@@ -1,6 +1,7 @@
 """Records read: with their texts or without, the build before, and where a message is in a context (contract §13)."""
 
 import hashlib
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,14 +12,15 @@ import bson
 import pytest
 
 from nexus.core.errors import RequestError
-from nexus.core.models import Message
-from nexus.core.ports import Row
+from nexus.core.models import Message, utc_now
+from nexus.core.ports import Row, TokenCounter
 from nexus.core.records import BuildRecord
 from nexus.services.context.builder import BuilderSettings
 from nexus.services.records.reader import RecordReader
 from nexus.services.records.service import BuildRecords, packed_manifest
 from nexus.services.records.why import Finding
 from nexus.services.requests.envelope import error_content
+from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.stored_session import a_compaction
 from tests.nexus.unit.services.context.remembering import stored_turn
 from tests.nexus.unit.services.parts import Parts, opened, request, within
@@ -98,9 +100,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def at_desk(**settings: Any) -> AsyncIterator[Desk]:
+async def at_desk(counter: TokenCounter | None = None, **settings: Any) -> AsyncIterator[Desk]:
     """A desk with a session of six messages."""
-    async with opened(settings=BuilderSettings(**settings)) as parts:
+    async with opened(settings=BuilderSettings(**settings), counter=counter) as parts:
         records = BuildRecords(parts.store.records, timedelta(days=7))
         desk = Desk(parts, records, RecordReader(parts.store))
         desk.plant(*map(a_row, range(6)))
@@ -256,6 +258,65 @@ async def test_a_past_of_which_only_the_newest_is_shown() -> None:
     assert (found.reason, found.text) == (
         "older", "it is older than the newest 2 messages, which [SHARED_MEMORY] shows",
     )  # fmt: skip
+
+
+async def test_no_room() -> None:
+    """For a part of the past, or for all of it."""
+    given: dict[str, Any] = {"agent": {"system_prompt": "You help."}, "context_window": 1_000}
+    async with at_desk(FakeCounter(), count_tokens="always") as desk:
+        desk.plant(*(a_row(number, content=words_of(250)) for number in range(6, 16)))
+        some = await desk.record(asking("agent", **given))
+        asked = request(words_of(560), "q2", run_metadata={"layout": "agent", **given})
+        none = await desk.record(asked)
+        part, whole = await desk.where(some, "m6"), await desk.where(none, "m6")
+        kept = await desk.where(some, "m15")
+    assert (part.reason, part.is_certain, kept.reason) == ("no_room", True, "shown")
+    assert re.fullmatch(
+        r"it is older than all that \[HISTORY] shows, and there was no room for \d+ messages", part.text
+    )
+    assert (whole.reason, whole.text) == (
+        "no_room", "there was no room for any message of the past in the context window (HISTORY)",
+    )  # fmt: skip
+
+
+async def test_no_past_at_all() -> None:
+    """Whatever the reason, nothing is newer than what is not shown."""
+    async with at_desk() as desk:
+        desk.parts.store.messages.clear()
+        record = await desk.record(asking("agent"))
+        desk.plant(a_row(3))
+        found = await desk.where(record, "m3")
+    assert (found.reason, found.is_certain) == ("older", False)
+
+
+async def test_a_context_for_a_sub_agent() -> None:
+    """What is internal to one may be shown to another, and is not certain to be."""
+    async with at_desk() as desk:
+        sub = {"kind": "sub", "id": "rev", "role": "You review.", "task_prompt": "Review."}
+        desk.plant(a_row(7, metadata={"sub_agent_internal": True, "agent_id": "rev"}))
+        desk.plant(a_row(8, metadata={"sub_agent_internal": True, "agent_id": "other"}))
+        record = await desk.record(asking("agent", agent=sub))
+        own, others = await desk.where(record, "m7"), await desk.where(record, "m8")
+    assert own.is_shown
+    assert (others.reason, others.is_certain) == ("internal", False)
+
+
+async def test_an_input_that_is_the_goal() -> None:
+    """The layout `thinking` does not repeat it."""
+    async with at_desk() as desk:
+        record = await desk.record(asking("thinking", task_context="And?"), answered_at=utc_now() + timedelta(hours=1))
+        found = await desk.where(record, "human_of_run_1")
+    assert (found.is_shown, found.is_certain) == (True, False)
+    assert "[TASK_CONTEXT]" in found.text
+
+
+async def test_a_text_that_is_shortened() -> None:
+    """The block is said to have some."""
+    async with at_desk() as desk:
+        desk.plant(a_row(7, content="x" * 5_000))
+        record = await desk.record(asking("dialogue"))
+        found = await desk.where(record, "m7")
+    assert found.text == "it is shown in [SHARED_MEMORY], where some texts are shortened"
 
 
 async def test_a_history_that_could_not_be_read() -> None:
