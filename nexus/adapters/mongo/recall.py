@@ -16,7 +16,7 @@
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -91,9 +91,11 @@ class MongoRecall(Operations):
 
     @driver_call
     async def give_places(self, rows: Sequence[Row]) -> dict[str, Place]:
-        """By `_id`, the places of these rows; one that has none gets the next of its session."""
-        places = await self._places(rows)
-        waiting = sorted((row for row in rows if row["_id"] not in places), key=_id)
+        """By `_id`, the places of these rows; one that has none gets the next of its session, if it is still there."""
+        found = await self._read_rows([row["_id"] for row in rows])
+        places = _places_in(found)
+        there = {id_text(row["_id"]) for row in found}
+        waiting = sorted((row for row in rows if row["_id"] in there.difference(places)), key=_id)
         if not waiting:
             return places
         while waiting:
@@ -105,7 +107,7 @@ class MongoRecall(Operations):
             ]
             await _write(self._messages, updates)
             waiting = [row for row in waiting if row["_id"] not in taken]
-        return await self._places(rows)
+        return _places_in(await self._read_rows([*there]))
 
     @driver_call
     async def write(self, entries: Sequence[Entry]) -> None:
@@ -204,7 +206,8 @@ class MongoRecall(Operations):
     @driver_call
     async def places_of(self, owner_key: str, row_ids: Collection[str]) -> set[Place]:
         """The places of the rows with these `_id`s, of those that have one."""
-        return {*(await self._read_places([*row_ids], owner_key)).values()}
+        found = await self._read_rows([*row_ids])
+        return {*_places_in(row for row in found if row["owner_key"] == owner_key).values()}
 
     @driver_call
     async def rows_at(self, owner_key: str, places: Collection[Place]) -> dict[Place, Row]:
@@ -262,15 +265,9 @@ class MongoRecall(Operations):
             changed += result.modified_count
         return changed
 
-    async def _places(self, rows: Sequence[Row]) -> dict[str, Place]:
-        return await self._read_places([row["_id"] for row in rows])
-
-    async def _read_places(self, row_ids: Sequence[str], owner_key: str | None = None) -> dict[str, Place]:
-        ids = [*map(id_of, row_ids)]
-        found = await _of_ids(self._messages, ids, _OWNER_AND_PLACE)
-        own = found if owner_key is None else [row for row in found if row["owner_key"] == owner_key]
-        places = ((row["_id"], row.get("recall", {}).get("place")) for row in own)
-        return {id_text(row_id): Place(place) for row_id, place in places if isinstance(place, int)}
+    async def _read_rows(self, row_ids: Sequence[str]) -> list[Row]:
+        """Owner and place of the rows with these `_id`s, of those that are there."""
+        return await _of_ids(self._messages, [*map(id_of, row_ids)], _OWNER_AND_PLACE)
 
     async def _take_places(self, rows: Sequence[Row]) -> dict[str, Place]:
         """By `_id`, places for these rows, but for those of owners and sessions of which others take some just now."""
@@ -404,6 +401,11 @@ async def _of_ids(collection: Any, ids: Sequence[Any], projection: Mapping[str, 
         # In one batch, where it is not large, so that the server keeps no cursor.
         found += await collection.find({"_id": {"$in": some}}, projection, batch_size=len(some) + 1).to_list(None)
     return found
+
+
+def _places_in(rows: Iterable[Row]) -> dict[str, Place]:
+    places = ((row["_id"], row.get("recall", {}).get("place")) for row in rows)
+    return {id_text(row_id): Place(place) for row_id, place in places if isinstance(place, int)}
 
 
 def _updates(entries: Sequence[Entry], *, forget: bool = False) -> list[UpdateMany]:

@@ -25,7 +25,10 @@ class RecallIndex(Protocol):
         """
 
     async def give_places(self, rows: Sequence[Row]) -> dict[str, Place]:
-        """By `_id`, the places of these rows; one that has none gets the next of its session, for ever."""
+        """By `_id`, the places of these rows; one that has none gets the next of its session, for ever.
+
+        Rows that are there no more are left out, and get none.
+        """
 
     async def write(self, entries: Sequence[Entry]) -> None:
         """Keep these entries. What is there of a place and a term is replaced, everything else stays."""

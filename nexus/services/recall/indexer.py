@@ -10,7 +10,7 @@
 """
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -187,12 +187,21 @@ class Indexer:
         places = await self._index.give_places([row for row, _ in kept])
         # A row without a place was removed meanwhile; one that is only not read yet stays due.
         kept = [(row, each) for row, each in kept if row["_id"] in places]
-        entries = [each.at(row["owner_key"], places[row["_id"]]) for row, each in kept]
-        await self._index.write(entries)
-        await self._index.finish([row for row, _ in kept], next_work=MEANING if self._embedder else None)
+        entries = {row["_id"]: each.at(row["owner_key"], places[row["_id"]]) for row, each in kept}
+        written = await self._write(rows, entries)
+        await self._index.finish(written, next_work=MEANING if self._embedder else None)
         await self._index.finish([row for row, each in zip(rows, found, strict=True) if not each])
         self._metrics.count(Event.RECALL_INDEXED, len(rows))
         self._meaning.notify()
+
+    async def _write(self, rows: Sequence[Row], entries: Mapping[str, Entry]) -> list[Row]:
+        """Write the entries of rows, by their `_id`s. Returns the rows; of those removed meanwhile nothing stays."""
+        await self._index.write([*entries.values()])
+        written = [row for row in rows if row["_id"] in entries]
+        there = await self._index.give_places(written)
+        if removed := [entry for row_id, entry in entries.items() if row_id not in there]:
+            await self._index.forget(removed)
+        return [row for row in written if row["_id"] in there]
 
     async def _embed_or_look(self, embedder: Embedder, most: int) -> int:
         """Embed a batch; where nothing is due, look from time to time for messages that are to be embedded again."""
@@ -211,16 +220,16 @@ class Indexer:
         except ValueError as error:
             raise _RefusedTextError(str(error)) from error
         places = await self._index.give_places([row for row, text in zip(rows, texts, strict=True) if text])
-        entries, done = list[Entry](), list[Row]()
+        entries, done = dict[str, Entry](), list[Row]()
         for row, text in zip(rows, texts, strict=True):
             code = next(codes) if text else b""
             if row["_id"] in places:
-                entries.append(Entry(row["owner_key"], places[row["_id"]], codes={embedder.generation: code}))
-            if row["_id"] in places or not text:
+                entries[row["_id"]] = Entry(row["owner_key"], places[row["_id"]], codes={embedder.generation: code})
+            if not text:
                 done.append(row)
         # Codes of the embedder before this one are of no use any more.
-        await self._index.forget([Entry(entry.owner_key, entry.place) for entry in entries])
-        await self._index.write(entries)
+        await self._index.forget([Entry(entry.owner_key, entry.place) for entry in entries.values()])
+        done += await self._write(rows, entries)
         await self._index.finish(done, generation=embedder.generation)
 
 

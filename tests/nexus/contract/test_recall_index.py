@@ -448,7 +448,7 @@ async def test_rows_that_were_removed(place: Server) -> None:
         removed = [each["_id"] for each in rows[:2]]
         assert await store.retention.remove("messages", "o", removed) == 2
         places = await store.recall.give_places(rows)
-        assert places.keys() == {each["_id"] for each in rows[2:]}
+        assert places == {each["_id"]: Place(number) for number, each in enumerate(rows[2:])}
         await store.recall.finish(rows)
         await store.recall.fail(rows[0], "gone")
         assert await store.recall.status("o") == IndexStatus(2, 0, 0, 0)

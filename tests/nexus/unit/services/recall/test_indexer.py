@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
 from nexus.core.models import Row, new_row_id
-from nexus.core.recall import WORDS, Entry, IndexStatus, Place
+from nexus.core.recall import WORDS, Entry, IndexStatus, Place, Postings
 from nexus.services.recall.indexer import Indexer, IndexerSettings
 from nexus.services.recall.service import Recall
 from tests.nexus.support.fake_recall import FakeRecall
@@ -338,3 +338,27 @@ async def test_nothing_to_do() -> None:
     async with index.indexing(_Embedder()):
         await anyio.sleep(0.3)
     assert index.store.calls.count("claim") <= 4
+
+
+class _Erasing(FakeRecall):
+    """An index whose rows are removed while they are written."""
+
+    async def write(self, entries: Sequence[Entry]) -> None:
+        """Keep them, of rows that are gone then."""
+        await super().write(entries)
+        self._store.messages.clear()
+
+
+async def test_rows_that_are_removed_while_they_are_indexed() -> None:
+    """Leave nothing in the index."""
+    index = _Index()
+    index.store.recall = _Erasing(index.store, index.store._ask)
+    await index.record("the beans are wet")
+    async with index.indexing():
+        await index.done()
+
+        async def forgotten() -> bool:
+            return "forget" in index.store.calls
+
+        await until(forgotten)
+    assert await index.store.recall.postings("o", ["bean", "wet"], []) == Postings(1, {}, {})
