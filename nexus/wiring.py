@@ -32,6 +32,7 @@ from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.person_blocks import constraints_text
 from nexus.services.context.request import AUTO, HISTORY_SIZES
 from nexus.services.erasure import Eraser
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.memory.compactor import CompactionSettings, Compactor
 from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
 from nexus.services.memory.service import WorkingMemory
@@ -159,10 +160,11 @@ def create_nexus(
         if settings.recall.enabled:
             await store.recall.add_key(owner_key, message_id, text)
 
-    facts = Facts(store.facts, metrics)
+    tombstones = Tombstones(store.erasure, store, transport.outbox)
+    facts = Facts(store.facts, metrics, tombstones=tombstones)
     extractor = None
     if model and settings.facts.extract == "model":
-        extractor = FactExtractor(facts, model, max_input_tokens=input_tokens, metrics=metrics)
+        extractor = FactExtractor(facts, model, store, max_input_tokens=input_tokens, metrics=metrics)
     worker = TurnWorker(
         store.turns,
         store,
@@ -173,7 +175,7 @@ def create_nexus(
         summarised=add_key,
         extract=extractor.extract if extractor else None,
     )
-    turns = TurnMemory(store.turns, store, worker, metrics, refused=letters.write_refused)
+    turns = TurnMemory(store.turns, store, worker, metrics, refused=letters.write_refused, tombstones=tombstones)
     recall = Recall(store.recall, embedder, language=settings.recall.language) if settings.recall.enabled else None
     indexer = (
         Indexer(
@@ -199,9 +201,10 @@ def create_nexus(
         recorded=note_row,
         refused=letters.write_refused,
         outbox=transport.outbox,
+        tombstones=tombstones,
     )
-    states = SessionStates(store, metrics)
-    constraints = create_constraints(settings, store, counter, metrics)
+    states = SessionStates(store, metrics, tombstones=tombstones)
+    constraints = create_constraints(settings, store, counter, metrics, tombstones)
     services = None
     if settings.memory.working_memory:
         services = _memory_services(
@@ -238,7 +241,9 @@ def create_nexus(
     )
     records = None
     if settings.context.record != "off":
-        records = BuildRecords(store.records, timedelta(days=settings.context.record_days), metrics)
+        records = BuildRecords(
+            store.records, timedelta(days=settings.context.record_days), metrics, tombstones=tombstones
+        )
     requests = RequestService(
         builder,
         bus,
@@ -296,7 +301,9 @@ def _memory_services(  # noqa: PLR0917  # one for each part
     metrics: PrometheusMetrics,
     recall: Recall | None,
 ) -> MemoryServices:
-    compactor = Compactor(store.memory, store, counter, compaction_settings(settings))
+    compactor = Compactor(
+        store.memory, store, counter, compaction_settings(settings), tombstones=persistence.tombstones
+    )
     memory = WorkingMemory(
         store.memory,
         store,
@@ -343,10 +350,15 @@ def create_eraser(settings: Settings, store: Store, transport: Transport | None)
 
 
 def create_constraints(
-    settings: Settings, store: Store, counter: TokenCounter, metrics: PrometheusMetrics | None = None
+    settings: Settings,
+    store: Store,
+    counter: TokenCounter,
+    metrics: PrometheusMetrics | None = None,
+    tombstones: Tombstones | None = None,
 ) -> Constraints:
     """Constraints on a store, measured by the text that contexts show."""
-    return Constraints(store.constraints, constraints_text, counter, constraint_tokens(settings), metrics)
+    most_tokens = constraint_tokens(settings)
+    return Constraints(store.constraints, constraints_text, counter, most_tokens, metrics, tombstones=tombstones)
 
 
 def settings_in_force(settings: Settings, document: Mapping[str, Any]) -> Settings:

@@ -121,6 +121,7 @@ _EVENTS: Final = {
     Event.LATE_ANSWER_DISCARDED: ("nexus_late_answers_discarded", "Answers discarded: another replica had answered."),
     Event.REQUEST_DROPPED: ("nexus_requests_dropped", "Requests let go without an answer, beyond every bound."),
     Event.DEAD_LETTER_LOST: ("nexus_dead_letters_lost", "Messages that could not even become dead letters."),
+    Event.ERASED_REFUSED: ("nexus_erased_refused", "What is from before an erasure, and was not stored again."),
     Event.BACKGROUND_FAULT: ("nexus_background_faults", "Unexpected errors in background tasks, which went on."),
 }
 _QUEUES: Final = {

@@ -115,6 +115,21 @@ class TakenIdError(StoreRejectedError):
         return str(self)
 
 
+class ErasedReason(str):
+    """Why something is not stored: it was erased. Of its message the dead letter keeps no body."""
+
+    __slots__ = ()
+
+
+class ErasedError(StoreRejectedError):
+    """What was said before an erasure, or made of it, is not stored again (contract §13)."""
+
+    @property
+    def reason(self) -> ErasedReason:
+        """What the dead letter says of it."""
+        return ErasedReason(self)
+
+
 class TurnNotFoundError(NexusError):
     """A session has no turn with that number."""
 

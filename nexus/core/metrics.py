@@ -71,6 +71,7 @@ class Event(StrEnum):
     RECORD_KEPT = "record_kept"  # the record of an answer was written
     # One was not, since too many waited or the store did not take it, or was unwritten when the service ended.
     RECORD_LOST = "record_lost"
+    ERASED_REFUSED = "erased_refused"  # something said before an erasure, or made of it, was not stored again
     BACKGROUND_FAULT = "background_fault"  # an unexpected error in a background task, which went on
 
 
@@ -124,6 +125,7 @@ class DeadLetterCause(StrEnum):
     UNAUTHENTICATED = "unauthenticated"  # it has no signature of a known key
     REFUSED = "refused"  # it is a message, and what it asks for is not allowed
     BACKLOG = "backlog"  # too much was waiting for it to be recorded
+    ERASED = "erased"  # it is from before its owner, or its session, was erased
     POISON = "poison"  # a build of it failed, or it was delivered too often without being finished
     OTHER = "other"
 

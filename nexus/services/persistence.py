@@ -20,7 +20,7 @@ import structlog
 from pydantic_core import from_json
 
 from nexus.core.concurrency import Pauses, supervised
-from nexus.core.errors import BusUnavailableError, StoreUnavailableError
+from nexus.core.errors import BusUnavailableError, ErasedError, StoreUnavailableError
 from nexus.core.metrics import Metrics, NoMetrics
 from nexus.core.models import Message, new_row_id, utc_now
 from nexus.core.ports import Cutoff, MessageStore, Outbox, OutboxRow, Past, RequestLedger, Row, RunOrigin
@@ -39,6 +39,7 @@ from nexus.services.history.recorder import (
     with_fresh_id,
 )
 from nexus.services.history.rows import clamp_timestamp, human_row
+from nexus.services.history.tombstones import Tombstones
 
 _log = structlog.get_logger(__name__)
 
@@ -63,7 +64,8 @@ class PersistenceService:
       store is read.
     - The ledger keeps the origins of runs for all replicas.
     - `recorded` is called with every result that was not recorded before, and with every input that waited in the
-      outbox; `refused` with every input that the store refuses.
+      outbox; `refused` with every input that the store refuses, or that waited there and was erased meanwhile.
+    - Results and further inputs are asked about among the `tombstones`. Who calls `insert_input` has asked before.
     - Errors: `StoreUnavailableError` where the store, or the outbox, did not answer.
     """
 
@@ -74,6 +76,7 @@ class PersistenceService:
         *,
         ledger: RequestLedger | None = None,
         outbox: Outbox | None = None,
+        tombstones: Tombstones | None = None,
         recorded: Recorded = _ignore,
         refused: Refused = _ignore,
     ) -> None:
@@ -83,7 +86,8 @@ class PersistenceService:
         self._recorded = recorded
         self._refused = refused
         self.origins = RunOrigins(store, ledger)
-        self._recorder = Recorder(store, self.origins, self._metrics, recorded)
+        self.tombstones = tombstones or Tombstones()
+        self._recorder = Recorder(store, self.origins, self._metrics, recorded, self.tombstones)
 
     @property
     def unwritten(self) -> int:
@@ -95,7 +99,9 @@ class PersistenceService:
         """Write what is offered, and drain the outbox, until the context ends. `flush` first, to lose nothing."""
         async with anyio.create_task_group() as tasks:
             if self._outbox:
-                drainer = OutboxDrainer(self._outbox, self._store, self._metrics, self._recorded, self._refused)
+                drainer = OutboxDrainer(
+                    self._outbox, self._store, self._metrics, self._recorded, self._refused, self.tombstones
+                )
                 tasks.start_soon(supervised, self._metrics, "outbox", drainer.run)
             async with self._recorder.running():
                 yield self
@@ -327,17 +333,24 @@ class OutboxDrainer:
     """Writes the rows of the outbox into the store.
 
     `recorded` is called with every row that the store has; more than once, where removing it failed. `refused` likewise
-    with every row that it refuses.
+    with every row that it refuses, or that was erased meanwhile.
     """
 
-    def __init__(  # one for each part
-        self, outbox: Outbox, store: MessageStore, metrics: Metrics, recorded: Recorded, refused: Refused
+    def __init__(  # noqa: PLR0917  # one for each part
+        self,
+        outbox: Outbox,
+        store: MessageStore,
+        metrics: Metrics,
+        recorded: Recorded,
+        refused: Refused,
+        tombstones: Tombstones | None = None,
     ) -> None:
         self._outbox = outbox
         self._store = store
         self._metrics = metrics
         self._recorded = recorded
         self._refused = refused
+        self._tombstones = tombstones or Tombstones()
         # Where the next look begins.
         self._offset = 0
 
@@ -388,14 +401,15 @@ class OutboxDrainer:
 
     async def _write(self, readable: Sequence[tuple[OutboxRow, Row]]) -> tuple[int, StoreUnavailableError | None]:
         """Write rows. Returns how many left the outbox, and why not all, if so."""
-        inserted = await insert_rows(self._store, [with_fresh_id(row) for _, row in readable])
+        inserted = await insert_rows(self._store, [with_fresh_id(row) for _, row in readable], self._tombstones)
         finished, away = [], None
         for (each, _), (row, outcome) in zip(readable, inserted, strict=True):
             if isinstance(outcome, StoreUnavailableError):
                 away = outcome
                 continue
             finished.append(each)
-            await self._recorded(row)
+            if not isinstance(outcome, ErasedError):
+                await self._recorded(row)
             if reason := count_outcome(self._metrics, row, outcome):
                 await self._refused(row, reason)
         if finished:

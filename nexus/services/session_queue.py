@@ -18,9 +18,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from nexus.core.concurrency import Pauses, Pending, report_fault, supervised
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError, reason_of
+from nexus.core.errors import ErasedError, StoreRejectedError, StoreUnavailableError, reason_of
 from nexus.core.fairness import Room
 from nexus.core.metrics import Metrics, NoMetrics
+from nexus.services.history.tombstones import report_erased
 
 _Item = TypeVar("_Item")
 
@@ -159,7 +160,9 @@ class SessionQueue(Generic[_Item]):
                 if count > 1:
                     most = count // 2
                     continue
-                self._settle(key, session, count, reason_of(error))
+                if isinstance(error, ErasedError):
+                    report_erased(self._metrics, error)
+                self._settle(key, session, count, error.reason if isinstance(error, ErasedError) else reason_of(error))
             else:
                 self._settle(key, session, count, None)
                 most = min(most * 2, _MOST_WAITING)

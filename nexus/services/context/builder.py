@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -183,10 +184,12 @@ class ContextBuilder:
         *,
         timings_ms: Mapping[str, float] | None = None,
         outbox_waiting: bool = False,
+        sent_at: datetime | None = None,
     ) -> Built:
         """Build the context for the run in `message`. Raises nothing but cancellation.
 
-        `timings_ms` of earlier stages are for the manifest; `outbox_waiting`: the outbox has rows to be read, too.
+        `timings_ms` of earlier stages are for the manifest; `outbox_waiting`: the outbox has rows to be read, too;
+        `sent_at`: when the bus took the request, where it says so.
         """
         request, settings = None, self.settings.version
         try:
@@ -199,7 +202,8 @@ class ContextBuilder:
             admitted = partial(run_messages, request, progress)
             run = await computed(request.owner_key, chars, admitted) if request.later else None
             build = self._begin(request, deadline, run, chars, unrecorded=unrecorded, outbox_waiting=outbox_waiting)
-            build = build._replace(progress=progress)
+            said_at = min(request.human.timestamp, sent_at or request.human.timestamp)
+            build = build._replace(progress=progress, said_at=said_at)
             _check_input(build)
         except RequestError as error:
             return Built(error, request=request, settings=settings)
@@ -354,6 +358,7 @@ class ContextBuilder:
             if not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
                 # Else the store is away.
                 await start.recorded()
+            await start.admitted()
         manifest = content["context"]
         if reasons := Counter(each.why for each in manifest["left_out"]):
             reason = ", ".join(f"{amount} {why.name.lower()}" for why, amount in reasons.items())
@@ -382,6 +387,7 @@ class ContextBuilder:
             stored = None if Part.CONSTRAINTS in prefix.degraded else prefix.constraints
             first = await sources.kept(build, RunPrefix.from_bytes)
             return (first and await self._going_on(build, first, stored)) or prefix
+        await start.admitted()
         mine, shown = prefix.to_bytes(), prefix.shown_constraints
         first = await sources.keep(build, mine, RunPrefix.from_bytes)
         if first and first.shown_constraints != shown:
@@ -431,6 +437,7 @@ class ContextBuilder:
             tools = view.tools if view else offered(self._sources.tools, build.request)
             prefix = _thinking_prefix(build, past, recall, constraints, tools, degraded)
         if view is None and not degraded:
+            await start.admitted()
             mine = ThinkingView(tools, past.remembered, recall, constraints).to_bytes()
             await self._sources.keep(build, mine, ThinkingView.from_bytes)
         return prefix._replace(notes=[*prefix.notes, *await start.notes()])
@@ -451,6 +458,7 @@ class ContextBuilder:
         if view is None:
             view = context.view
             if context.session.complete and not context.degraded:
+                await start.admitted()
                 mine, since = view.to_bytes(), context.memory.since
                 view = await self._sources.keep(build, mine, RunView.from_bytes, since) or view
         assembled = context.assembled

@@ -4,12 +4,14 @@
   missing, which the answer says in `degraded`; it is never taken for empty.
 - A read on which another depends (the working memory, the profile), or that may stand beside such a one (the
   constraints), gets half of the time.
-- Recording runs beside the reads. An answer waits for it briefly.
+- Recording runs beside the reads. An answer waits for it briefly. Whether the input was erased is read beside them as
+  well, and known before anything is kept.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
@@ -18,9 +20,9 @@ import structlog
 from anyio.abc import TaskGroup
 
 from nexus.core.concurrency import OuterHandler, computed, ungrouped
-from nexus.core.errors import NexusError, StoreUnavailableError, reason_of
+from nexus.core.errors import ErasedError, NexusError, StoreUnavailableError, reason_of
 from nexus.core.metrics import Event, Metrics, Part
-from nexus.core.models import DEFAULT_SESSION, LeftOut, Role
+from nexus.core.models import DEFAULT_SESSION, LONG_AGO, LeftOut, Role
 from nexus.core.person import Constraint, Fact
 from nexus.core.ports import (
     ConstraintSource,
@@ -47,7 +49,8 @@ from nexus.services.context.run_prefix import prefix_key
 from nexus.services.history.merge import newest
 from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.parts import Media
-from nexus.services.history.rows import chars_of, further_row, internal_marks
+from nexus.services.history.rows import chars_of, further_row, internal_marks, invalid_request
+from nexus.services.history.tombstones import report_erased
 from nexus.services.persistence import PersistenceService
 from nexus.services.session_state.state import SessionState
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
@@ -125,6 +128,7 @@ class Build(NamedTuple):
         outbox_waiting: recorded rows of some owner wait in the outbox.
         preview: nothing is kept for later builds, and nothing is compacted.
         progress: what was reported of calls of the run that have no result.
+        said_at: when the run's input was said, by the clock of its sender or, where that is ahead, of the bus.
     """
 
     request: BuildRequest
@@ -138,6 +142,7 @@ class Build(NamedTuple):
     outbox_waiting: bool = False
     preview: bool = False
     progress: Sequence[HistoryMessage] = ()
+    said_at: datetime = LONG_AGO
 
     @property
     def recalls(self) -> bool:
@@ -413,6 +418,10 @@ class RunStart:
         self._begun = False
         self._recording = False
         self._needs_outbox = False
+        self._erased: ErasedError | None = None
+        # Why it is not known.
+        self._unknown = "it was not asked about"
+        self._looked = anyio.Event()
         self._insert_over = anyio.Event()
         self._origin_known = anyio.Event()
         self._notes: list[str] = []
@@ -422,6 +431,7 @@ class RunStart:
         """Record while the build is made inside; at its end unfinished recording is given up."""
         with ungrouped():
             async with anyio.create_task_group() as self._tasks:
+                self._tasks.start_soon(self._look)
                 try:
                     yield
                 finally:
@@ -450,6 +460,18 @@ class RunStart:
         self._tasks.start_soon(self._insert)
         self._tasks.start_soon(self._learn_origin)
 
+    async def admitted(self) -> None:
+        """Return when the run's input is known not to be erased, or that cannot be known in time.
+
+        Raises:
+            RequestError: INVALID_REQUEST; it was erased, and nothing of the run is recorded or to be kept.
+        """
+        if self._tasks:
+            with anyio.move_on_after(max(self._build.read_until - anyio.current_time(), 0)):
+                await self._looked.wait()
+        if self._erased:
+            raise invalid_request(f"{self._build.request.place}: {self._erased}")
+
     async def notes(self) -> list[str]:
         """Notes on where the run belongs, when the ledger has answered."""
         if self._recording:
@@ -464,10 +486,21 @@ class RunStart:
                 await self._insert_over.wait()
 
     def outbox_row(self) -> OutboxRow | None:
-        """The input for the outbox, where the store has neither taken nor refused it."""
-        return self._sources.conversation.outbox_row(self._build.input_row) if self._needs_outbox else None
+        """The input for the outbox, where the store has neither taken nor refused it, and it was not erased."""
+        if self._erased or not self._needs_outbox:
+            return None
+        return self._sources.conversation.outbox_row(self._build.input_row)
 
     async def _insert(self) -> None:
+        build = self._build
+        await self._looked.wait()
+        if self._unknown:
+            _log.warning("input_not_recorded", request_id=build.request.request_id, reason=self._unknown)
+        elif not self._erased:
+            await self._insert_admitted()
+        self._insert_over.set()
+
+    async def _insert_admitted(self) -> None:
         build = self._build
         with OuterHandler(self._sources.metrics, "inputs", request_id=build.request.request_id):
             try:
@@ -475,7 +508,20 @@ class RunStart:
                 self._needs_outbox = False
             except StoreUnavailableError as error:
                 _log.warning("input_not_recorded", request_id=build.request.request_id, reason=str(error))
-        self._insert_over.set()
+
+    async def _look(self) -> None:
+        """Learn whether the run's input was erased."""
+        build, request = self._build, self._build.request
+        with OuterHandler(self._sources.metrics, "inputs", request_id=request.request_id):
+            try:
+                said = [(request.session_id, build.said_at)]
+                (self._erased,) = await self._sources.conversation.tombstones.find(request.owner_key, said)
+                self._unknown = ""
+            except StoreUnavailableError as error:
+                self._unknown = str(error)
+        if self._erased:
+            report_erased(self._sources.metrics, self._erased, request_id=request.request_id, run_id=request.run_id)
+        self._looked.set()
 
     def _record_further(self) -> None:
         """Have recorded what the person said since; where there is no room, the run's next request brings it again."""
@@ -498,7 +544,7 @@ class RunStart:
             owner_key=request.owner_key,
             session_id=request.session_id,
             run_id=request.run_id,
-            timestamp=request.human.timestamp,
+            timestamp=self._build.said_at,
             input=request.current_input,
             input_id=request.human.id,
             task_context=request.turn.task_context,

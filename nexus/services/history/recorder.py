@@ -30,7 +30,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from nexus.core.concurrency import OuterHandler, Pauses, Pending, supervised
 from nexus.core.erasure import owner_mark
-from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError, TakenIdError
+from nexus.core.errors import BusUnavailableError, ErasedError, StoreRejectedError, StoreUnavailableError, TakenIdError
 from nexus.core.fairness import Room
 from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import DEFAULT_SESSION, new_row_id, seconds_of, utc_now
@@ -39,6 +39,7 @@ from nexus.core.ports.store import Settled
 from nexus.core.wire import compact
 from nexus.services.history.reader import own_id
 from nexus.services.history.rows import clamp_timestamp, of_run, stand_in
+from nexus.services.history.tombstones import Tombstones, report_erased
 from nexus.services.history.versions import grown, is_another
 
 _log = structlog.get_logger(__name__)
@@ -133,12 +134,21 @@ _ID_LASTS_S: Final = 1
 _INPUT_ID_LASTS_S: Final = 60
 
 
-async def insert_rows(store: MessageStore, rows: Sequence[Row]) -> list[tuple[Row, Outcome]]:
+async def insert_rows(store: MessageStore, rows: Sequence[Row], tombstones: Tombstones) -> list[tuple[Row, Outcome]]:
     """Insert rows, and under an id of their own those whose `id` belongs to a row of another run.
 
     Returns each row as it is stored, and whether it is new, or why it is not in the store: of one that it refuses the
-    row that stands in its place.
+    row that stands in its place. Nothing stands for one that was erased.
     """
+    try:
+        erased = await tombstones.of_rows(rows) if rows else []
+    except StoreUnavailableError as error:
+        return [(row, error) for row in rows]
+    inserted = iter(await _inserted(store, [row for row, error in zip(rows, erased, strict=True) if not error]))
+    return [(row, error) if error else next(inserted) for row, error in zip(rows, erased, strict=True)]
+
+
+async def _inserted(store: MessageStore, rows: Sequence[Row]) -> list[tuple[Row, Outcome]]:
     try:
         outcomes: list[Outcome] = [*await store.insert_messages(rows)] if rows else []
     except StoreUnavailableError as error:
@@ -150,7 +160,7 @@ async def insert_rows(store: MessageStore, rows: Sequence[Row]) -> list[tuple[Ro
 
 
 async def insert_row(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
-    """Insert one row; see `insert_rows`."""
+    """Insert one row that was not erased; see `insert_rows`."""
     try:
         outcome: Outcome = await store.insert_message(row)
     except (StoreUnavailableError, StoreRejectedError) as error:
@@ -217,7 +227,10 @@ def with_fresh_id(row: Row, lasts_s: int = _INPUT_ID_LASTS_S) -> Row:
 
 
 def count_outcome(metrics: Metrics, row: Row, outcome: bool | StoreRejectedError) -> str | None:
-    """Count a row that is dealt with, and log one that the store refuses. Returns the reason of its dead letter."""
+    """Count a row that is dealt with, and log one that is refused. Returns the reason of its dead letter."""
+    if isinstance(outcome, ErasedError):
+        report_erased(metrics, outcome, message_id=row["id"], run_id=row["run_id"])
+        return outcome.reason
     if not isinstance(outcome, StoreRejectedError):
         metrics.count(Event.ROW_RECORDED)
         return None
@@ -275,8 +288,16 @@ class Recorder:
     `recorded` is called with every result that was not recorded before.
     """
 
-    def __init__(self, store: MessageStore, origins: RunOrigins, metrics: Metrics, recorded: Recorded) -> None:
+    def __init__(  # one for each part
+        self,
+        store: MessageStore,
+        origins: RunOrigins,
+        metrics: Metrics,
+        recorded: Recorded,
+        tombstones: Tombstones | None = None,
+    ) -> None:
         self._store = store
+        self._tombstones = tombstones or Tombstones()
         self._origins = origins
         self._metrics = metrics
         self._recorded = recorded
@@ -361,7 +382,7 @@ class Recorder:
                 item.written()
                 refused = count_outcome(self._metrics, row, outcome)
                 # After an error it is not known which of the attempts wrote it.
-                if not isinstance(outcome, TakenIdError) and (outcome or pauses.begun or item.faults):
+                if not isinstance(outcome, TakenIdError | ErasedError) and (outcome or pauses.begun or item.faults):
                     await self._report(row)
                 self._settle(item, refused)
             batch = delayed
@@ -411,5 +432,5 @@ class Recorder:
                 ready.append(with_fresh_id(of_run(row, origin), _ID_LASTS_S))
             except StoreUnavailableError as error:
                 unknown[item] = error
-        inserted = iter(await insert_rows(self._store, ready))
+        inserted = iter(await insert_rows(self._store, ready, self._tombstones))
         return [(item.row, unknown[item]) if item in unknown else next(inserted) for item in batch]

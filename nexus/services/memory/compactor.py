@@ -32,6 +32,7 @@ from nexus.services.due_work import NOTHING_DUE
 from nexus.services.history.condense import is_condensed
 from nexus.services.history.messages import messages_of
 from nexus.services.history.rows import storable
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.memory.archive import archive
 from nexus.services.memory.documents import LOOKED_BACK, disowned_archives, document_of, read_all
 from nexus.services.memory.plan import MOST_ROWS, TailRows, look_at_runs, read_tail, select
@@ -85,8 +86,11 @@ class Compactor:
         messages: MessageStore,
         counter: TokenCounter,
         settings: CompactionSettings | None = None,
+        *,
+        tombstones: Tombstones | None = None,
     ) -> None:
         self._store = store
+        self._tombstones = tombstones or Tombstones()
         self._messages = messages
         self._counter = counter
         self.settings = settings or CompactionSettings()
@@ -98,12 +102,14 @@ class Compactor:
         to compact.
 
         Raises:
+            ErasedError: of what is to be compacted something was erased a moment ago.
             CallRefusedError: a model asks for a summary that would be no shorter than the rows it stands for.
             StoreUnavailableError: the store did not answer. The compaction may have been stored or not.
         """
         made: Compaction | None = None
         attempts, most_rows, pauses = 0, MOST_ROWS, Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
+            begun_at = utc_now()
             latest = await self._latest(request)
             made = made or await self._made_before(request, latest)
             if made and not made.is_step:
@@ -117,7 +123,7 @@ class Compactor:
             elif not _is_worthwhile(request, planned := drafted[0]):
                 grown = planned.tokens_after - planned.tokens_carried
                 raise CallRefusedError(_NO_GAIN.format(planned.tokens_before, grown))
-            elif compaction := await self._store_draft(*drafted, request, latest):
+            elif compaction := await self._store_draft(*drafted, request, latest, begun_at):
                 made, attempts = compaction, 0
                 # Where some of the oldest rows are not meant, they come first again.
                 most_rows = MOST_ROWS if request.target == "all" else 2 * most_rows
@@ -161,9 +167,16 @@ class Compactor:
         return made.model_copy(update=changes)
 
     async def _store_draft(
-        self, compaction: Compaction, covered: Sequence[Row], request: CompactionRequest, latest: Compaction | None
+        self,
+        compaction: Compaction,
+        covered: Sequence[Row],
+        request: CompactionRequest,
+        latest: Compaction | None,
+        begun_at: datetime,
     ) -> Compaction | None:
         """Store the archive, then the compaction; None where its number is taken."""
+        owner_key, session_id = request.session
+        await self._tombstones.check_work(owner_key, begun_at, session_id)
         if compaction.strategy == "archive":
             whole = await self._whole(covered, request.owner_key)
             names = await self._store_archive(compaction, whole, request.session)
@@ -172,6 +185,8 @@ class Compactor:
         compaction = compaction.model_copy(update={"disowned": disowned_archives(listed, compaction, latest)})
         work = {"work": REFINE, "due_at": compaction.created_at} if self.settings.refine else NOTHING_DUE
         document = {**document_of(compaction, request.session), **work}
+        # Long archives take a while.
+        await self._tombstones.check_work(owner_key, begun_at, session_id)
         return compaction if await self._store.insert_compaction(document) else None
 
     async def _whole(self, rows: Sequence[Row], owner_key: str) -> list[Row]:

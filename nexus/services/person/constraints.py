@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 import structlog
@@ -25,6 +25,7 @@ from nexus.core.person import CONSTRAINT_SCOPES, Constraint
 from nexus.core.ports import ConstraintStore, Row, TokenCounter
 from nexus.core.ports.store import Settled
 from nexus.services.history.rows import read_session_id
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.person.constraint_changes import (
     MOST_IN_FORCE,
     Change,
@@ -139,6 +140,8 @@ def _ignore(_reason: str | None) -> None:
 class _Accepted:
     change: Change
     message_id: str
+    session_id: str
+    said_at: datetime
     settled: Settled
 
 
@@ -159,8 +162,11 @@ class Constraints:
         counter: TokenCounter,
         most_tokens: int,
         metrics: Metrics | None = None,
+        *,
+        tombstones: Tombstones | None = None,
     ) -> None:
         self._store = store
+        self._tombstones = tombstones or Tombstones()
         self._render = render
         self._counter = counter
         self.most_tokens = most_tokens
@@ -186,8 +192,10 @@ class Constraints:
         ValueError where the message holds no change; it says where and what is allowed.
         """
         target = Target(message.owner_key, read_session_id(message.metadata), message.run_id)
-        change = read_change(message.content, target, trusted_time(message), message.id)
-        return self._changes.offer(_queue_of(message.owner_key), _Accepted(change, message.id, settled), size)
+        said_at = trusted_time(message)
+        change = read_change(message.content, target, said_at, message.id)
+        accepted = _Accepted(change, message.id, target.session_id, said_at, settled)
+        return self._changes.offer(_queue_of(message.owner_key), accepted, size)
 
     async def constraints(self, owner_key: str, session_id: str, run_id: str) -> list[Constraint]:
         """The constraints in force for a run: the owner's, then the session's, then the run's, as they were set.
@@ -255,6 +263,7 @@ class Constraints:
             )
 
     async def _write(self, key: Key, accepted: Sequence[_Accepted]) -> None:
+        await self._tombstones.check(key[0], [(item.session_id, item.said_at) for item in accepted])
         await self.change(key[0], *(item.change for item in accepted))
 
     def _settle(self, accepted: _Accepted, reason: str | None) -> None:

@@ -9,7 +9,7 @@ from anyio import to_thread
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Purpose
 from nexus.core.models import Row, utc_now
-from nexus.core.ports import LanguageModel
+from nexus.core.ports import LanguageModel, MessageStore
 from nexus.services.person.extraction import (
     SCHEMA,
     SCHEMA_NAME,
@@ -44,11 +44,13 @@ class FactExtractor:
         self,
         facts: Facts,
         model: LanguageModel,
+        messages: MessageStore,
         *,
         max_input_tokens: int = 24_000,
         metrics: Metrics | None = None,
     ) -> None:
         self._facts = facts
+        self._messages = messages
         self._metrics = metrics or NoMetrics()
         self._model = SummaryModel[Reply](model, SCHEMA, SCHEMA_NAME, _RECENT_PARTS, Purpose.FACTS, self._metrics)
         self._room = RoomForPrompts(max_input_tokens * BYTES_A_TOKEN - len(task().encode()))
@@ -72,6 +74,9 @@ class FactExtractor:
         if messages:
             replies = await self._room.fit(lambda room: self._parts(messages, room, calls))
             statements, refused = await to_thread.run_sync(checked, owner_key, replies, messages)
+            # The model may have taken minutes, and what it read may be erased.
+            there = await self._messages.recorded_ids(owner_key, [message.id for message in messages])
+            statements = [each for each in statements if not there.isdisjoint(each.evidence)]
             try:
                 await self._facts.add(owner_key, statements)
             except StoreRejectedError as error:

@@ -29,6 +29,7 @@ from nexus.core.person import (
 from nexus.core.ports import FactStore, MessageStore
 from nexus.core.ports.store import Settled
 from nexus.services.history.rows import read_session_id
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.person.statements import Origin, facts_of, read_statements, slot_of, statement
 from nexus.services.session_queue import Key, SessionQueue
 
@@ -55,6 +56,8 @@ def _ignore(_reason: str | None) -> None:
 class _Accepted:
     statements: Sequence[Statement]
     message_id: str
+    session_id: str
+    said_at: datetime
     settled: Settled
 
 
@@ -65,8 +68,11 @@ class Facts:
         pending: messages that are accepted and not stored.
     """
 
-    def __init__(self, store: FactStore, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, store: FactStore, metrics: Metrics | None = None, *, tombstones: Tombstones | None = None
+    ) -> None:
         self._store = store
+        self._tombstones = tombstones or Tombstones()
         self._metrics = metrics or NoMetrics()
         self._messages = SessionQueue[_Accepted](self._write, self._settle, self._delayed, metrics=metrics)
         self.pending = self._messages.pending
@@ -90,7 +96,8 @@ class Facts:
         """
         session_id = read_session_id(message.metadata)
         origin = Origin(message.owner_key, message.id, trusted_time(message), session_id)
-        accepted = _Accepted(read_statements(message.content, origin), message.id, settled)
+        statements = read_statements(message.content, origin)
+        accepted = _Accepted(statements, message.id, session_id, origin.said_at, settled)
         return self._messages.offer(_key(message.owner_key), accepted, size)
 
     async def facts(self, owner_key: str) -> list[Fact]:
@@ -177,6 +184,7 @@ class Facts:
         return [each for each in facts if slot_of(each.topic, each.sub_topic) == slot]
 
     async def _write(self, key: Key, accepted: Sequence[_Accepted]) -> None:
+        await self._tombstones.check(key[0], [(item.session_id, item.said_at) for item in accepted])
         await self.add(key[0], [each for item in accepted for each in item.statements])
 
     def _settle(self, accepted: _Accepted, reason: str | None) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import anyio
@@ -39,7 +40,7 @@ from nexus.services.requests.claims import (
     Claims,
     DeadLetterWriter,
 )
-from nexus.services.requests.envelope import IncomingRequest, RequestSettings
+from nexus.services.requests.envelope import IncomingRequest, RequestSettings, sent_at
 from nexus.services.requests.searches import MemorySearches
 
 _log = structlog.get_logger(__name__)
@@ -111,7 +112,8 @@ class AnswerRecorder:
             mode=self._mode,
             manifest=packed_manifest(content.get("context", {})) if self._mode == "manifest" else b"",
         )
-        self._records.offer(record, answer)
+        taken = timedelta(seconds=time.monotonic() - request.arrived_at)
+        self._records.offer(record, answer, begun_at=record.answered_at - taken)
 
 
 class RequestService:
@@ -340,7 +342,11 @@ class Answerer:
                 built = Built(await self._searches.answer(message, deadline))
             else:
                 built = await self._builder.build(
-                    message, deadline, timings_ms=timings_ms, outbox_waiting=claim.outbox_waiting
+                    message,
+                    deadline,
+                    timings_ms=timings_ms,
+                    outbox_waiting=claim.outbox_waiting,
+                    sent_at=sent_at(request.delivery),
                 )
             if built.failed:
                 await self._write_failure(request)

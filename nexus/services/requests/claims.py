@@ -19,7 +19,7 @@ import anyio
 import structlog
 
 from nexus.core.concurrency import OuterHandler, supervised
-from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, OutboxFullError
+from nexus.core.errors import BusRefusedError, BusUnavailableError, ErasedReason, NexusError, OutboxFullError
 from nexus.core.metrics import DeadLetterCause, Event, Metrics
 from nexus.core.models import Topics
 from nexus.core.ports import (
@@ -69,7 +69,8 @@ class DeadLetterWriter:
     async def write(self, delivery: Delivery, reason: str, cause: DeadLetterCause, message_id: str = "") -> None:
         """Make a delivery a dead letter. Where the bus keeps messages, it goes on until the letter is kept."""
         # A larger one would be refused when it is sent again.
-        is_kept = self._bodies_up_to is not None and len(delivery.payload) <= self._bodies_up_to
+        is_small = self._bodies_up_to is not None and len(delivery.payload) <= self._bodies_up_to
+        is_kept = is_small and cause is not DeadLetterCause.ERASED
         await self._write(delivery, reason, cause, message_id, body=delivery.payload if is_kept else None)
 
     async def _write(
@@ -95,14 +96,19 @@ class DeadLetterWriter:
             return
 
     async def write_refused(self, document: Row, reason: str) -> None:
-        """Make a dead letter of what came of a request and the store refuses. It has no body, which is no message."""
+        """Make a dead letter of what came of a request and is not stored. It has no body, which is no message."""
         delivery = Delivery(Topics.CONTEXT_BUILD_REQUEST, compact(document))
-        await self._write(delivery, reason, DeadLetterCause.REFUSED, str(document["id"]), body=None)
+        await self._write(delivery, reason, refusal_cause(reason), str(document["id"]), body=None)
 
     def lose(self, delivery: Delivery, reason: str) -> None:
         """Log and count a delivery that cannot even become a dead letter."""
         _log.error("dead_letter_not_kept", topic=delivery.topic, size=len(delivery.payload), reason=reason)
         self._metrics.count(Event.DEAD_LETTER_LOST)
+
+
+def refusal_cause(reason: str) -> DeadLetterCause:
+    """The cause of what is refused for this reason when it is to be stored."""
+    return DeadLetterCause.ERASED if isinstance(reason, ErasedReason) else DeadLetterCause.REFUSED
 
 
 class Claims:

@@ -35,7 +35,7 @@ from nexus.services.persistence import PersistenceService
 from nexus.services.person.constraints import Constraints
 from nexus.services.person.facts import Facts
 from nexus.services.requests.answerer import MOST_REFUSALS_PER_OWNER, RequestService
-from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader
+from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader, refusal_cause
 from nexus.services.requests.envelope import (
     RequestSettings,
     ToolCallRequest,
@@ -363,7 +363,7 @@ class Dispatcher:
         if reason is None:
             self._bus.done(delivery)
         else:
-            self._dead_letter(delivery, _Fault(reason, DeadLetterCause.REFUSED, message_id))
+            self._dead_letter(delivery, _Fault(reason, refusal_cause(reason), message_id))
 
     def _take(self, delivery: Delivery, message: Message, offer: Callable[[], bool]) -> _Fault | None:
         if offer():

@@ -10,11 +10,12 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 from nexus.core.erasure import owner_mark
 from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
-from nexus.core.models import ANSWER_TOPICS, Message, Role, Topics, named_agent
+from nexus.core.models import ANSWER_TOPICS, LONG_AGO, Message, Role, Topics, named_agent
 from nexus.core.payloads import ErrorContent, ErrorDetail, ToolResult
 from nexus.core.ports import Delivery
 from nexus.core.signing import FIELD, Signing
@@ -218,6 +219,7 @@ class ToolCallRequest:
         session_id, sub_agent: named by the message; None for none.
         fault: the reason why it cannot be carried out; None for none.
         surplus: too many calls are waiting, so this one is to be refused.
+        said_at: by the clock of its sender or, where that is ahead, of the bus.
     """
 
     ids: EnvelopeIds
@@ -233,6 +235,7 @@ class ToolCallRequest:
     sub_agent: str | None = None
     fault: str | None = None
     surplus: bool = False
+    said_at: datetime = LONG_AGO
 
     @property
     def key(self) -> str:
@@ -284,6 +287,11 @@ class ToolCallRequest:
     def encoded(self, result: Message) -> bytes:
         """The bytes of the result, signed where results are."""
         return encode(result, topic=Topics.TOOLS_RESULTS, signing=self.signing)
+
+
+def sent_at(delivery: Delivery) -> datetime | None:
+    """When the bus took it; None where it does not say."""
+    return datetime.fromtimestamp(delivery.sent_ms / 1_000, UTC) if delivery.sent_ms else None
 
 
 def may_name_memory_tool(payload: bytes) -> bool:
@@ -340,6 +348,7 @@ def read_tool_call(delivery: Delivery, arrived_at: float, settings: RequestSetti
         session_id=session_id,
         sub_agent=named_agent(message.metadata),
         fault=fault,
+        said_at=min(message.timestamp, sent_at(delivery) or message.timestamp),
     )
 
 

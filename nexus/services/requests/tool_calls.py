@@ -8,6 +8,7 @@
   carries it out itself should the other be gone.
 - A call of a tool that nobody has announced is answered by an error once the time for that is over, unless a result
   has been recorded or the tool announced meanwhile.
+- A call from before an erasure, or of a run of which nothing is stored since, is not carried out.
 - Whatever goes wrong, a result says so. The wait for a store that is away is short, and comes before the claim:
   replicas that die while they wait are no failed attempts.
 """
@@ -23,12 +24,13 @@ import anyio
 import structlog
 
 from nexus.core.concurrency import Pauses, Pending, supervised
-from nexus.core.errors import BusRefusedError, BusUnavailableError, StoreUnavailableError
+from nexus.core.errors import BusRefusedError, BusUnavailableError, ErasedError, StoreUnavailableError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Bus, Claim, RequestLedger
 from nexus.services.history.rows import tool_row
+from nexus.services.history.tombstones import report_erased
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService
@@ -264,7 +266,7 @@ class ToolCallService:
         return _Done(Event.CALL_FAILED, _FAILED, call.session_id)
 
     async def _caller(self, call: ToolCallRequest) -> Caller | Outcome:
-        """The caller, in the session of its run; or the reason why the session is not known, and nothing is done."""
+        """The caller, in the session of its run; or why that is not known, or was erased, and nothing is done."""
         run_id, named = call.ids.run_id, call.session_id
         origin = await self._persistence.origins.known(call.ids.owner_key, run_id)
         if origin and named not in {None, origin.session_id}:
@@ -274,6 +276,11 @@ class ToolCallService:
         if session_id is None:
             reason = f"run_id: of the run {run_id[:_ID_CHARS]!r} it is not known to which session it belongs; "
             return Outcome(reason + "ask for its context first, or name the session in metadata.session_id", done=False)
+        try:
+            await self._persistence.tombstones.check_run(call.ids.owner_key, session_id, run_id, call.said_at)
+        except ErasedError as error:
+            report_erased(self._metrics, error, request_id=call.ids.id, run_id=run_id)
+            return Outcome(f"{error}. Nothing was done.", done=False)
         of_run = origin.sub_agent if origin else None
         sub_agent = of_run if call.sub_agent is None else call.sub_agent
         return Caller(call.ids.owner_key, session_id, run_id, call.result_id, sub_agent)

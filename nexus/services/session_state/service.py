@@ -10,6 +10,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Self
 
 import structlog
@@ -20,6 +21,7 @@ from nexus.core.models import Message, trusted_time
 from nexus.core.ports import SessionStateStore
 from nexus.core.ports.store import Settled
 from nexus.services.history.rows import read_session_id
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.session_state.merge import Change, apply, read_change, state_in
 from nexus.services.session_state.state import SessionState
@@ -35,6 +37,7 @@ def _ignore(_reason: str | None) -> None:
 class _Accepted:
     change: Change
     message_id: str
+    said_at: datetime
     settled: Settled
 
 
@@ -45,8 +48,11 @@ class SessionStates:
         pending: changes that are accepted and not stored.
     """
 
-    def __init__(self, store: SessionStateStore, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, store: SessionStateStore, metrics: Metrics | None = None, *, tombstones: Tombstones | None = None
+    ) -> None:
         self._store = store
+        self._tombstones = tombstones or Tombstones()
         self._metrics = metrics or NoMetrics()
         self._changes = SessionQueue[_Accepted](self._write, self._settle, self._delayed, metrics=metrics)
         self.pending = self._changes.pending
@@ -69,8 +75,9 @@ class SessionStates:
         ValueError where the message holds no change; it says where and what is allowed.
         """
         key = message.owner_key, read_session_id(message.metadata)
-        change = read_change(message.content, trusted_time(message), message.id)
-        return self._changes.offer(key, _Accepted(change, message.id, settled), size)
+        said_at = trusted_time(message)
+        change = read_change(message.content, said_at, message.id)
+        return self._changes.offer(key, _Accepted(change, message.id, said_at, settled), size)
 
     async def get(self, owner_key: str, session_id: str) -> SessionState:
         """The state with every change that was accepted before; StoreUnavailableError where that cannot be had now."""
@@ -93,6 +100,7 @@ class SessionStates:
         return revision if isinstance(revision, int) and revision > 0 else None, row.get("document")
 
     async def _write(self, key: Key, accepted: Sequence[_Accepted]) -> None:
+        await self._tombstones.check(key[0], [(key[1], item.said_at) for item in accepted])
         changes = [item.change for item in accepted]
         while True:
             revision, stored = await self._find(key)

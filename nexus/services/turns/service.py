@@ -8,6 +8,7 @@
 - A turn carries the goal of the one before it, unless it brings its own; the first has the first input of its
   session. A goal that a run brings later also holds for the turns that began meanwhile.
 - When a turn begins, the one before it counts as unanswered, if that is not over.
+- A turn whose input was erased before it is written is not begun.
 - A result that is not noted is found when its turn is looked at next, unless that was closed before (decision 15).
 """
 
@@ -21,6 +22,7 @@ import anyio
 import structlog
 from anyio import to_thread
 
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import DEFAULT_SESSION, is_internal, parse_moment, utc_now
@@ -31,6 +33,7 @@ from nexus.core.turns import CLOSE, Goal, Level, Turn, TurnStart
 from nexus.services.history.forms import input_text
 from nexus.services.history.progress import is_progress
 from nexus.services.history.recorder import UPDATED
+from nexus.services.history.tombstones import Tombstones, report_erased
 from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.turns.documents import (
     OVERTAKEN,
@@ -67,8 +70,11 @@ class AskedStart:
 class TurnStarter:
     """Begins turns in a store, with the inputs of their sessions at hand."""
 
-    def __init__(self, store: TurnStore, messages: MessageStore, metrics: Metrics, worker: TurnWorker) -> None:
+    def __init__(
+        self, store: TurnStore, messages: MessageStore, metrics: Metrics, worker: TurnWorker, tombstones: Tombstones
+    ) -> None:
         self._store = store
+        self._tombstones = tombstones
         self._messages = messages
         self._metrics = metrics
         self._worker = worker
@@ -77,10 +83,10 @@ class TurnStarter:
         """Begin turns of one session in their order; runs that are turns already take over what they bring."""
         waiting = _merged(asked)
         while waiting:
-            latest = await self._store.latest_turn(*key)
+            latest = await self._latest(key, waiting)
             if latest and not is_numbered(latest):
                 raise StoreRejectedError("the latest turn of the session has no number")
-            if latest is None or latest.get("run_id") not in [*waiting]:
+            if waiting and (latest is None or latest.get("run_id") not in waiting):
                 for run_id in await self._insert(key, [*waiting.values()], latest):
                     del waiting[run_id]
             if waiting:
@@ -92,6 +98,22 @@ class TurnStarter:
                     if known["run_id"] not in runs:
                         raise StoreUnavailableError("it answered with the turn of another run")
                     await self._take_over(key, waiting.pop(known["run_id"]).start, known)
+
+    async def _latest(self, key: Key, waiting: dict[str, AskedStart]) -> Row | None:
+        """The latest turn of the session. Meanwhile those of which the input was erased are taken out."""
+
+        async def take_out() -> None:
+            said = [(key[1], each.start.timestamp) for each in waiting.values()]
+            for run_id, error in zip([*waiting], await self._tombstones.find(key[0], said), strict=True):
+                if error:
+                    report_erased(self._metrics, error, run_id=run_id)
+                    del waiting[run_id]
+
+        with ungrouped():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(take_out)
+                latest = await self._store.latest_turn(*key)
+        return latest
 
     async def begin_late(self, touch: TurnTouch) -> Key | None:
         """Begin the turn of a run that has only results so far. Returns the session of its input; None without one."""
@@ -202,12 +224,13 @@ class TurnMemory:
         metrics: Metrics | None = None,
         *,
         refused: Refused = _ignore,
+        tombstones: Tombstones | None = None,
     ) -> None:
         self._store = store
         self._messages = messages
         self._refused = refused
         self._metrics = metrics or NoMetrics()
-        self._starter = TurnStarter(store, messages, self._metrics, worker)
+        self._starter = TurnStarter(store, messages, self._metrics, worker, tombstones or Tombstones())
         self._queue = SessionQueue[AskedStart | TurnTouch](
             self._write, self._settle, self._delayed, _PAUSE_S, self._metrics
         )

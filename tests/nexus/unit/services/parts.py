@@ -14,6 +14,7 @@ from nexus.core.models import Message, Role
 from nexus.core.ports import ConstraintSource, RecallSource, Row, TokenCounter, TurnSource
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.request import Deadline
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.envelope import error_content
 from nexus.services.tools.registry import ToolRegistry
@@ -99,7 +100,7 @@ async def opened(
     """Parts that are at work."""
     store, bus = store or FakeStore(), bus or MemoryBus()
     ledger = ledger or MemoryLedger(bus)
-    persistence = PersistenceService(store)
+    persistence = PersistenceService(store, tombstones=Tombstones(store.erasure, store))
     registry = ToolRegistry()
     builder = ContextBuilder(
         persistence,

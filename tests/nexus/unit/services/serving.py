@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -185,6 +186,7 @@ class StrangeBuilder(ContextBuilder):
         *,
         timings_ms: Mapping[str, float] | None = None,
         outbox_waiting: bool = False,
+        sent_at: datetime | None = None,
     ) -> Built:
         """Build, when the gate is open and nothing is to fail."""
         self.begun.append(message.id)
@@ -192,7 +194,9 @@ class StrangeBuilder(ContextBuilder):
             await self.gate.wait()
         if self.failure:
             raise self.failure
-        return await super().build(message, deadline, timings_ms=timings_ms, outbox_waiting=outbox_waiting)
+        return await super().build(
+            message, deadline, timings_ms=timings_ms, outbox_waiting=outbox_waiting, sent_at=sent_at
+        )
 
     def remember_run(self, message: Message) -> None:
         """Take note."""

@@ -13,6 +13,7 @@ from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, Row
 from nexus.core.ports.store import Refused
 from nexus.core.turns import TurnStart
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.person.extractor import FactExtractor
 from nexus.services.person.facts import Facts
 from nexus.services.turns.service import TurnMemory
@@ -91,7 +92,7 @@ async def remembering(
     """A turn memory at work; with `extracting` the model also reads the facts in what a person says."""
     store = store or FakeStore()
     given = TurnSettings(**{"settled_s": 0.1, **settings})  # type: ignore[arg-type]  # numbers
-    extractor = FactExtractor(Facts(store.facts), model, metrics=metrics) if model and extracting else None
+    extractor = FactExtractor(Facts(store.facts), model, store, metrics=metrics) if model and extracting else None
     work = TurnWorker(
         store.turns,
         store,
@@ -101,8 +102,9 @@ async def remembering(
         summarised=store.recall.add_key,
         extract=extractor.extract if extractor else None,
     )
-    told = {"refused": refused} if refused else {}
-    async with TurnMemory(store.turns, store, work, metrics, **told).running() as turns:
+    told: dict[str, Any] = {"refused": refused} if refused else {}
+    tombstones = Tombstones(store.erasure, store)
+    async with TurnMemory(store.turns, store, work, metrics, **told, tombstones=tombstones).running() as turns:
         yield Memory(store, turns)
 
 

@@ -88,7 +88,7 @@ class Desk:
         )
         answer = sent(content)
         record = replace(record, **{"size": len(answer), "sha256": hashlib.sha256(answer).hexdigest(), **changes})
-        self.records.offer(record, answer)
+        self.records.offer(record, answer, begun_at=record.answered_at)
         await self.records.pending.none()
         found = await self.reader.find(asked.owner_key, asked.id)
         assert found

@@ -3,10 +3,14 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
+from nexus.core.erasure import Tombstone, hashed
 from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event
 from nexus.core.models import Message, Role, utc_now
@@ -344,3 +348,25 @@ async def test_an_input_that_waited_in_the_outbox() -> None:
         await memory.turns.drained()
         runs = [document["run_id"] for document in await memory.documents()]
     assert runs == ["known", "a"]
+
+
+async def test_turns_of_what_was_erased() -> None:
+    """Are not begun, and those that begin with them are; nobody waits for them for ever."""
+    store, metrics = FakeStore(), RecordingMetrics()
+    now = utc_now()
+    await store.erasure.put_tombstone(Tombstone(hashed("o"), hashed("s"), now, now))
+    before = now - timedelta(minutes=1)
+    async with remembering(store, metrics=metrics) as memory:
+        starts = [a_start("a"), a_start("b"), a_start("c", session="t")]
+        starts = [start if start.run_id == "b" else replace(start, timestamp=before) for start in starts]
+        events = [memory.turns.begin_turn(start) for start in starts]
+        with capture_logs() as logs, anyio.fail_after(PATIENCE_S):
+            for event in events:
+                assert event
+                await event.wait()
+            await memory.turns.drained()
+        kept = [*await memory.documents("s"), *await memory.documents("t")]
+    assert [turn["run_id"] for turn in kept] == ["b", "c"]
+    assert [turn["turn_number"] for turn in kept] == [1, 1]
+    assert [line["run_id"] for line in logs if line["event"] == "erased_refused"] == ["a"]
+    assert metrics.counted[Event.ERASED_REFUSED] == 1
