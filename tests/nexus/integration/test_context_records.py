@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from nexus.core.models import Message, Role, Topics
 from nexus.core.wire import encode
 from tests.nexus.support.desk import Desk, is_printable, run_program
 from tests.nexus.support.stored_session import NASTY, a_row, store_session
+from tests.nexus.support.terminal import on_terminal
 from tests.nexus.support.waiting import take
 
 TOLD: Final = "; [TURN_MEMORY] tells of its run"
@@ -111,6 +113,22 @@ async def test_what_was_sent(desk: Desk, db: Database[dict[str, Any]], tmp_path:
     for words in (("list", *OF_ADA), ("diff", "q3", *OF_ADA), ("why", "m5", *OF_ADA), ("show", "q4", *OF_ADA)):
         await desk.said(*words)
     assert repr({name: [*db[name].find()] for name in db.list_collection_names()}) == repr(before)
+
+
+async def test_what_a_terminal_might_obey(desk: Desk, db: Database[dict[str, Any]]) -> None:
+    """A terminal is given the bytes only where it would show them as they are."""
+    store_session(db)
+    await answers_of(desk, asked("hostile", "r_1"), asked("plain", "r_2", owner="eve", layout="thinking", said="Hi."))
+
+    def on_a_terminal(request: str, owner: str, *shown: str) -> int:
+        words = ["-m", "nexus", "context", "replay", request, "--owner", owner]
+        with on_terminal(words, {**os.environ, **desk.environment}) as conversation:
+            conversation.expect(*shown)
+            return conversation.ended()
+
+    refusal = "the answer has characters that a terminal might obey"
+    assert await run_sync(on_a_terminal, "hostile", "ada", refusal) == 1
+    assert await run_sync(on_a_terminal, "plain", "eve", "Hi.", "SHA-256") == 0
 
 
 async def test_list(desk: Desk, db: Database[dict[str, Any]]) -> None:
@@ -224,7 +242,7 @@ async def test_what_cannot_be_had(desk: Desk, db: Database[dict[str, Any]]) -> N
     )
     (piece,) = [*db["context_pieces"].find().limit(1)]
     db["context_pieces"].update_one({"_id": piece["_id"]}, {"$set": {"data": b"spoilt"}})
-    assert "cannot be replayed: spoilt" in await desk.refused("replay", "q1", *OF_ADA)
+    assert "spoilt" in await desk.refused("replay", "q1", *OF_ADA)
     db["context_pieces"].delete_one({"_id": piece["_id"]})
     for command, message in (("replay", ()), ("show", ()), ("diff", ("q1",)), ("why", ("--request", "q1"))):
         words = ("m1", *message) if command == "why" else ("q1", *message)
