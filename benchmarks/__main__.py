@@ -14,6 +14,7 @@ from redis import Redis
 from benchmarks.bench import Bench, Extent, Measure, p50, run
 from benchmarks.data import Owners, overview_call
 from benchmarks.processes import Place, serving
+from benchmarks.records import records
 from benchmarks.results import results
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 
@@ -150,10 +151,11 @@ _MEASURES: Final[dict[str, Callable[[Bench], list[Measure]]]] = {
     "assembly": assembly,
     "memory": memory,
     "start": start,
+    "records": records,
     "results": results,
 }
 # What takes long is measured where it is named.
-_USUALLY: Final = [name for name in _MEASURES if name != "results"]
+_USUALLY: Final = [name for name in _MEASURES if name not in {"records", "results"}]
 
 
 def _rate(results: Sequence[Any]) -> float:

@@ -211,7 +211,7 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         await nexus.turns.drained()
         await dispatcher.pending.none()
         if nexus.records:
-            await nexus.records.pending.none()
+            await nexus.records.drain()
     left = {
         "pending": nexus.requests.pending.count,
         "calls": calls.count if calls else 0,

@@ -47,7 +47,6 @@ from nexus.services.context.request import Deadline
 from nexus.services.history.rows import text_or_empty
 from nexus.services.records.compare import BlockChange, Comparison, compare
 from nexus.services.records.explain import Explained, explain_content
-from nexus.services.records.pieces import unpacked
 from nexus.services.records.reader import ReadRecord, RecordReader
 from nexus.services.records.why import Finding
 from nexus.wiring import create_nexus
@@ -377,7 +376,7 @@ def _show_record(read: ReadRecord, *, as_json: bool) -> None:
     record, explained = read.record, _explained(read)
     if as_json:
         answer = read.replayed.answer
-        shown = {"context": from_json(unpacked(record.manifest))} if answer is None else {"answer": from_json(answer)}
+        shown = {"context": from_json(record.manifest)} if answer is None else {"answer": from_json(answer)}
         print_result({"record": _record_as_json(record), "proven": not read.replayed.fault, **shown})
         return
     print_result(facts(_facts_of(read)))

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
+# The bytes of a piece's id.
+ID_BYTES: Final = 16
 # `manifest`: of an answer its manifest alone; `full`: all of its bytes.
 RecordMode = Literal["off", "manifest", "full"]
 
@@ -23,7 +25,7 @@ class BuildRecord:
         version: of Nexus.
         mode: whether there are `pieces`, or the manifest alone.
         pieces: ids of the pieces that the bytes consist of, in their order; the same one may occur again.
-        manifest: the compressed JSON of the manifest where there are no pieces; else `b""`.
+        manifest: the JSON of the manifest where there are no pieces; else `b""`.
     """
 
     owner_key: str
@@ -42,3 +44,12 @@ class BuildRecord:
     mode: Literal["manifest", "full"]
     pieces: tuple[bytes, ...] = ()
     manifest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some of the bytes of answers to an owner. Its `id` follows from both: no other owner has a piece with that id."""
+
+    id: bytes
+    owner_key: str
+    data: bytes

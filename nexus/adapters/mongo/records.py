@@ -1,14 +1,15 @@
 """Records of builds in MongoDB (contract §13): `context_records`, and the pieces of their answers in `context_pieces`.
 
-Both have `expires_at`, after which MongoDB removes them by itself (an index with a time to live).
+Both have `expires_at`, after which MongoDB removes them by itself (an index with a time to live). Pieces are kept as
+they are: MongoDB compresses what it writes, many small ones together, better than each can be by itself.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pymongo import DESCENDING
+from pymongo import DESCENDING, ReplaceOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from nexus.adapters.mongo.client import (
@@ -17,12 +18,11 @@ from nexus.adapters.mongo.client import (
     Operations,
     driver_call,
     insert_call,
-    insert_until_duplicate,
     read_one,
     read_page,
 )
 from nexus.core.models import Row
-from nexus.core.records import BuildRecord
+from nexus.core.records import ID_BYTES, BuildRecord, Piece
 
 _NEWEST_FIRST: Final = [("answered_at", DESCENDING), ("request_id", DESCENDING)]
 _FIELDS: Final = {"_id": 0, **{field.name: 1 for field in fields(BuildRecord)}}
@@ -39,33 +39,28 @@ class MongoRecords(Operations):
         self._pieces = database["context_pieces"]
 
     @insert_call
-    async def missing_pieces(self, owner_key: str, pieces: Sequence[bytes], until: datetime) -> set[bytes]:
-        """Those of these pieces that are not there."""
-        query = {"owner_key": {"$eq": owner_key}, "piece": {"$in": [*pieces]}}
-        found: list[Row] = await self._pieces.find(query, {"_id": 1, "piece": 1, "expires_at": 1}).to_list(None)
-        if old := [row["_id"] for row in found if row["expires_at"] < until]:
-            await self._pieces.update_many({"_id": {"$in": old}}, {"$set": {"expires_at": until + _LONGER}})
-        return {*pieces}.difference(row["piece"] for row in found)
+    async def missing_pieces(self, pieces: Collection[bytes], until: datetime) -> set[bytes]:
+        """Those of these ids whose pieces are not there so long."""
+        query = {"_id": {"$in": [*pieces]}, "expires_at": {"$gte": until}}
+        # In one batch.
+        found: list[Row] = await self._pieces.find(query, {"_id": 1}, batch_size=len(pieces) + 1).to_list(None)
+        return {*pieces}.difference(row["_id"] for row in found)
 
     @insert_call
-    async def put_pieces(self, owner_key: str, pieces: Mapping[bytes, bytes], until: datetime) -> None:
-        """Keep pieces that are not there yet."""
-        rows = [
-            {"owner_key": owner_key, "piece": piece, "data": data, "expires_at": until + _LONGER}
-            for piece, data in pieces.items()
-        ]
-        try:
-            if rows:
-                await self._pieces.insert_many(rows, ordered=False)
-        except BulkWriteError as error:
-            faults = [*error.details["writeErrors"], *error.details["writeConcernErrors"]]
-            if any(fault.get("code") != DUPLICATE_KEY for fault in faults):
-                raise
+    async def put_pieces(self, pieces: Collection[Piece], until: datetime) -> None:
+        """Keep pieces until then, at least."""
+        time = {"$max": {"expires_at": until + _LONGER}}
+        await _write(
+            self._pieces,
+            [UpdateOne({"_id": each.id}, {"$setOnInsert": _new(each), **time}, upsert=True) for each in pieces],
+        )
 
     @insert_call
-    async def put_record(self, record: BuildRecord, until: datetime) -> bool:
-        """Keep a record, unless there is one of that request."""
-        return await insert_until_duplicate(self._records, [_document(record, until)]) == 1
+    async def put_records(self, records: Collection[BuildRecord], until: datetime) -> None:
+        """Keep records until then, each instead of one of an error of the same request."""
+        await _write(
+            self._records, [ReplaceOne(_failure_of(each), _document(each, until), upsert=True) for each in records]
+        )
 
     @driver_call
     async def find_record(self, owner_key: str, request_id: str) -> BuildRecord | None:
@@ -97,9 +92,20 @@ class MongoRecords(Operations):
     @driver_call
     async def pieces(self, owner_key: str, pieces: Sequence[bytes]) -> dict[bytes, bytes]:
         """By id, these pieces."""
-        query = {"owner_key": {"$eq": owner_key}, "piece": {"$in": [*pieces]}}
-        found: list[Row] = await self._pieces.find(query, {"_id": 0, "piece": 1, "data": 1}).to_list(None)
-        return {row["piece"]: row["data"] for row in found}
+        query = {"_id": {"$in": [*pieces]}, "owner_key": {"$eq": owner_key}}
+        found: list[Row] = await self._pieces.find(query, {"data": 1}).to_list(None)
+        return {row["_id"]: row["data"] for row in found}
+
+
+async def _write(collection: Any, writes: Sequence[Any]) -> None:
+    """Make all of these writes but those that break a promise of uniqueness."""
+    try:
+        if writes:
+            await collection.bulk_write(writes, ordered=False)
+    except BulkWriteError as error:
+        faults = [*error.details["writeErrors"], *error.details["writeConcernErrors"]]
+        if any(fault.get("code") != DUPLICATE_KEY for fault in faults):
+            raise
 
 
 def _older(record: BuildRecord | None) -> Row:
@@ -110,11 +116,20 @@ def _older(record: BuildRecord | None) -> Row:
     return {"answered_at": {"$lte": at}, "$or": [{"answered_at": {"$lt": at}}, same_time]}
 
 
+def _failure_of(record: BuildRecord) -> Row:
+    return {"owner_key": record.owner_key, "request_id": record.request_id, "is_failure": True}
+
+
+def _new(piece: Piece) -> Row:
+    return {"owner_key": piece.owner_key, "data": piece.data}
+
+
 def _record(row: Row) -> BuildRecord:
-    return BuildRecord(**{**row, "pieces": tuple(row["pieces"])})
+    ids = row["pieces"]
+    return BuildRecord(**{**row, "pieces": tuple(ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES))})
 
 
 def _document(record: BuildRecord, until: datetime) -> Row:
     # No condition of a partial index can say "not".
     failure = {} if record.outcome == "success" else {"is_failure": True}
-    return {**asdict(record), **failure, "expires_at": until}
+    return {**asdict(record), **failure, "pieces": b"".join(record.pieces), "expires_at": until}

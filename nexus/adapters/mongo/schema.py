@@ -146,7 +146,7 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
         IndexModel([("expires_at", ASCENDING)], name="expiry", expireAfterSeconds=0),
     ],
     "context_pieces": [
-        IndexModel([("owner_key", ASCENDING), ("piece", ASCENDING)], name="one_per_piece", unique=True),
+        IndexModel([("owner_key", ASCENDING)], name="of_owner"),
         IndexModel([("expires_at", ASCENDING)], name="expiry", expireAfterSeconds=0),
     ],
     "tombstones": [

@@ -39,7 +39,7 @@ class ErasureStore(Protocol):
         """
 
     def find_text(self, forms: Sequence[bytes]) -> AsyncGenerator[tuple[str, int]]:
-        """By collection, how many of a batch of documents hold one of these byte strings, compressed ones too."""
+        """By collection, how many of a batch of documents hold one of these byte strings."""
 
 
 class BusErasure(Protocol):

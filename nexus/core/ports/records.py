@@ -1,10 +1,10 @@
 """The store of records of builds (contract §13)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from nexus.core.records import BuildRecord
+from nexus.core.records import BuildRecord, Piece
 
 
 class RecordStore(Protocol):
@@ -15,14 +15,14 @@ class RecordStore(Protocol):
     - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for what it cannot keep.
     """
 
-    async def missing_pieces(self, owner_key: str, pieces: Sequence[bytes], until: datetime) -> set[bytes]:
-        """Those of these pieces that the owner has not; those that are there stay until then, at least."""
+    async def missing_pieces(self, pieces: Collection[bytes], until: datetime) -> set[bytes]:
+        """Those of these ids whose pieces are not there, or may be removed before that time."""
 
-    async def put_pieces(self, owner_key: str, pieces: Mapping[bytes, bytes], until: datetime) -> None:
-        """Keep pieces, compressed bytes by id. What is there already stays as it is."""
+    async def put_pieces(self, pieces: Collection[Piece], until: datetime) -> None:
+        """Keep pieces until then, at least; those that are there already, too."""
 
-    async def put_record(self, record: BuildRecord, until: datetime) -> bool:
-        """Keep a record. False, and no change, where the owner has one of that request."""
+    async def put_records(self, records: Collection[BuildRecord], until: datetime) -> None:
+        """Keep records until then. Of a request one is kept: that of an error gives way to a later one."""
 
     async def find_record(self, owner_key: str, request_id: str) -> BuildRecord | None:
         """The record of a request."""
@@ -38,4 +38,4 @@ class RecordStore(Protocol):
         """Up to `limit` records of errors, of one owner or of all."""
 
     async def pieces(self, owner_key: str, pieces: Sequence[bytes]) -> dict[bytes, bytes]:
-        """By id, the compressed bytes of these pieces; only those there are."""
+        """By id, the bytes of these pieces of the owner; only those there are."""

@@ -59,9 +59,15 @@ class Tombstones:
 
     async def check_work(self, owner_key: str, begun_at: datetime, session_id: str | None = None) -> None:
         """ErasedError where work that began then may have read what was erased: of a session, or of any for None."""
-        for each in await self._of([owner_key]):
-            if begun_at <= each.erased_at + _ERASING and (session_id is None or each.session in _names(session_id)):
-                raise ErasedError(f"{_what(each)} while this was made")
+        found = await self._of([owner_key])
+        concerned = [each for each in found if session_id is None or each.session in _names(session_id)]
+        if error := _meanwhile(concerned, owner_key, begun_at):
+            raise error
+
+    async def of_works(self, works: Sequence[tuple[str, datetime]]) -> list[ErasedError | None]:
+        """Why these are not to be stored, as `check_work` of any session, each of an owner and begun then."""
+        found = await self._of({owner_key for owner_key, _ in works})
+        return [_meanwhile(found, owner_key, begun_at) for owner_key, begun_at in works]
 
     async def of_rows(self, rows: Sequence[Row]) -> list[ErasedError | None]:
         """Why these rows are not to be stored, each in its session; None for each that may be."""
@@ -126,6 +132,11 @@ def _names(session_id: str) -> tuple[str, str]:
 def _covering(tombstones: Sequence[Tombstone], session_id: str, said_at: datetime) -> ErasedError | None:
     covering = (each for each in tombstones if each.covers(session_id, said_at))
     return next((ErasedError(f"{_what(each)}, and this is from before") for each in covering), None)
+
+
+def _meanwhile(tombstones: Sequence[Tombstone], owner_key: str, begun_at: datetime) -> ErasedError | None:
+    late = (each for each in tombstones if begun_at <= each.erased_at + _ERASING and each.owner == hashed(owner_key))
+    return next((ErasedError(f"{_what(each)} while this was made") for each in late), None)
 
 
 def _what(tombstone: Tombstone) -> str:

@@ -1,61 +1,56 @@
 """Answers as pieces: bytes cut by what they say, so that answers which begin alike, or repeat a passage, share pieces.
 
-- A piece is one or more of the texts between two places where JSON begins another member or item after a text, object
-  or list. It ends behind a text whose checksum says so: the same texts end the same piece in every answer.
+- A piece ends where a line or an object of a list ends, if the bytes before say so: the same passage is cut at the same
+  places in every answer, whatever stands before it.
 - Pieces are bytes, wherever they are cut: joined, they are the answer.
+- A piece is named by its owner and its bytes. Owners share none.
 """
 
 import hashlib
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-_BETWEEN: Final = re.compile(rb'(?<=[}\]"]),(?=[{"])')
-# Bytes that a piece has at least, but for the last; a piece then ends behind one text of so many, on average.
-_LEAST: Final = 2_048
-_ENDS_ONE_IN: Final = 8
-_ID_BYTES: Final = 16
+from nexus.core.records import ID_BYTES
+
+# A line break inside a JSON text, and what stands between two objects.
+_END: Final = re.compile(rb"\\n|\},\{")
+# Bytes that a piece has at least, but for the last; it then ends at one place of so many, as these bytes before it say.
+_LEAST: Final = 512
+_ENDS_ONE_IN: Final = 2
+_BYTES_BEFORE: Final = 64
 
 
 def cut(answer: bytes) -> list[bytes]:
     """The pieces of an answer, in their order."""
-    pieces, begin, end = [], 0, 0
-    for end, text_begin in _places(answer):
-        if end - begin >= _LEAST and not zlib.crc32(answer[text_begin:end]) % _ENDS_ONE_IN:
+    pieces, begin, place = [], 0, _END.search(answer, _LEAST)
+    while place:
+        end = place.end()
+        if zlib.crc32(answer[end - _BYTES_BEFORE : end]) % _ENDS_ONE_IN:
+            place = _END.search(answer, end)
+        else:
             pieces.append(answer[begin:end])
-            begin = end
+            begin, place = end, _END.search(answer, end + _LEAST)
     return [*pieces, answer[begin:]]
 
 
-def _places(answer: bytes) -> Iterator[tuple[int, int]]:
-    """Where a text ends, and where it begins."""
-    begin = 0
-    for place in _BETWEEN.finditer(answer):
-        yield place.end(), begin
-        begin = place.end()
+def piece_ids(owner_key: str, pieces: Sequence[bytes]) -> list[bytes]:
+    """The ids of pieces of this owner: of each the beginning of a SHA-256."""
+    of_owner = hashlib.sha256(hashlib.sha256(owner_key.encode("utf-8", "surrogatepass")).digest())
+    ids = []
+    for piece in pieces:
+        digest = of_owner.copy()
+        digest.update(piece)
+        ids.append(digest.digest()[:ID_BYTES])
+    return ids
 
 
-def piece_id(piece: bytes) -> bytes:
-    """The beginning of its SHA-256."""
-    return hashlib.sha256(piece).digest()[:_ID_BYTES]
-
-
-def packed(data: bytes) -> bytes:
-    """The bytes, compressed."""
-    return zlib.compress(data)
-
-
-def unpacked(data: bytes) -> bytes:
-    """What was compressed; ValueError where it is spoilt."""
-    try:
-        return zlib.decompress(data)
-    except zlib.error as error:
-        raise ValueError(f"spoilt: {error}") from None
-
-
-def joined(ids: Sequence[bytes], found: Mapping[bytes, bytes]) -> bytes:
-    """The answer, of compressed pieces by id; ValueError, which says what is wrong, where one is missing or spoilt."""
-    if missing := [each for each in ids if each not in found]:
-        raise ValueError(f"{len(missing)} of {len(ids)} pieces are missing")
-    return b"".join(unpacked(found[each]) for each in ids)
+def joined(owner_key: str, ids: Sequence[bytes], found: Mapping[bytes, bytes]) -> bytes:
+    """The answer, of pieces by id; ValueError, which says what is wrong, where one is missing or spoilt."""
+    if missing := sum(each not in found for each in ids):
+        raise ValueError(f"{missing} of {len(ids)} pieces are missing")
+    pieces = [found[each] for each in ids]
+    if spoilt := sum(a != b for a, b in zip(ids, piece_ids(owner_key, pieces), strict=True)):
+        raise ValueError(f"{spoilt} of {len(ids)} pieces are spoilt")
+    return b"".join(pieces)

@@ -16,7 +16,7 @@ from nexus.core.records import BuildRecord
 from nexus.core.working_memory import Compaction
 from nexus.services.history.rows import text_or_empty
 from nexus.services.records.explain import Explained, explain, explain_manifest
-from nexus.services.records.pieces import joined, unpacked
+from nexus.services.records.pieces import joined
 from nexus.services.records.why import Finding, Stored, find_message, is_continuation, oldest_shown
 
 _PAGE: Final = 50
@@ -85,7 +85,9 @@ class RecordReader:
             return Replayed(record, None, "only the manifest was kept (context.record: manifest)")
         found = await self._records.pieces(record.owner_key, [*{*record.pieces}])
         try:
-            answer = await computed(record.owner_key, record.size, partial(joined, record.pieces, found))
+            answer = await computed(
+                record.owner_key, record.size, partial(joined, record.owner_key, record.pieces, found)
+            )
         except ValueError as error:
             return Replayed(record, None, str(error))
         same = hashlib.sha256(answer).hexdigest() == record.sha256
@@ -102,7 +104,7 @@ class RecordReader:
                 if record.outcome != "success":
                     error = (record.outcome, record.reason)
                     return ReadRecord(replayed, Explained(record.request_id, error, has_texts=False))
-                return ReadRecord(replayed, explain_manifest(unpacked(record.manifest), form=record.form))
+                return ReadRecord(replayed, explain_manifest(record.manifest, form=record.form))
         except ValueError as error:
             # Only bytes that are spoilt cannot be read.
             fault = replayed.fault or f"it cannot be read: {error}"

@@ -5,37 +5,41 @@
 - Of a request one record is kept: that of the effective answer.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import anyio
+import anyio.lowlevel
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from nexus.core.concurrency import OuterHandler, Pending, computed, items_of, supervised
-from nexus.core.errors import ErasedError, StoreRejectedError, StoreUnavailableError
+from nexus.core.concurrency import OuterHandler, Pending, computed, supervised
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.ports import RecordStore
-from nexus.core.records import BuildRecord
-from nexus.core.wire import compact
+from nexus.core.records import BuildRecord, Piece
 from nexus.services.history.tombstones import Tombstones, report_erased
-from nexus.services.records.pieces import cut, packed, piece_id
+from nexus.services.records.pieces import cut, piece_ids
 
 _log = structlog.get_logger(__name__)
 
 _TASK: Final = "records"
-_WRITERS: Final = 2
 _MOST_WAITING: Final = 256
 _MOST_WAITING_BYTES: Final = 32 << 20
+# Those of so much time are written together: three calls of the store cost a build more than all else of its record.
+_GATHERED_S: Final = 0.5
+_MOST_AT_ONCE: Final = 64
+# Cutting and hashing take so much less than what `computed` reckons with.
+_CHEAPER: Final = 8
 _Item = tuple[BuildRecord, bytes, datetime]
 
 
 class BuildRecords:
-    """Writes records while `running()`. `pending` are records that are not written."""
+    """Writes records while `running()`, those of `gathered_s` seconds together. `pending` are those not written."""
 
     def __init__(
         self,
@@ -44,24 +48,25 @@ class BuildRecords:
         metrics: Metrics | None = None,
         *,
         tombstones: Tombstones | None = None,
+        gathered_s: float = _GATHERED_S,
     ) -> None:
         self._store = store
         self._tombstones = tombstones or Tombstones()
         self._keep = keep
+        self._gathered_s = gathered_s
         self._metrics = metrics or NoMetrics()
         self.pending = Pending()
         self._bytes = 0
-        # While running.
+        # While they are accepted.
         self._send: MemoryObjectSendStream[_Item] | None = None
         self._metrics.read_from(Reading.UNWRITTEN_RECORDS, lambda: self.pending.count)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Write what is offered until the context ends; wait for `pending` first, to lose none."""
+        """Write what is offered until the context ends; `drain` first, to lose none."""
         self._send, receive = anyio.create_memory_object_stream[_Item](_MOST_WAITING)
         async with self._send, receive, anyio.create_task_group() as tasks:
-            for _ in range(_WRITERS):
-                tasks.start_soon(supervised, self._metrics, _TASK, partial(self._write_all, receive))
+            tasks.start_soon(supervised, self._metrics, _TASK, partial(self._write_all, receive))
             try:
                 yield self
             finally:
@@ -69,57 +74,85 @@ class BuildRecords:
 
     def offer(self, record: BuildRecord, answer: bytes, *, begun_at: datetime) -> None:
         """Accept a record of an answer with these bytes, to a request that arrived then. Returns at once."""
-        if self._send is None or self._bytes + len(answer) > _MOST_WAITING_BYTES:
+        if self._send is None:
+            self._lose(record, "the service is ending")
+            return
+        is_full = self._send.statistics().current_buffer_used == _MOST_WAITING
+        if is_full or self._bytes + len(answer) > _MOST_WAITING_BYTES:
             self._lose(record, "too many records are waiting")
             return
-        try:
-            self._send.send_nowait((record, answer, begun_at))
-        except anyio.WouldBlock:
-            self._lose(record, "too many records are waiting")
-            return
+        self._send.send_nowait((record, answer, begun_at))
         self._bytes += len(answer)
         self.pending.begin()
 
-    async def _write_all(self, receive: MemoryObjectReceiveStream[_Item]) -> None:
-        async for record, answer, begun_at in items_of(receive):
-            try:
-                with OuterHandler(self._metrics, _TASK, request_id=record.request_id):
-                    await self._write(record, answer, begun_at)
-            finally:
-                self._bytes -= len(answer)
-                self.pending.end()
+    async def drain(self) -> None:
+        """Accept no more, and return when all that were accepted are written."""
+        if self._send:
+            self._send.close()
+            self._send = None
+        await self.pending.none()
 
-    async def _write(self, record: BuildRecord, answer: bytes, begun_at: datetime) -> None:
-        until = record.answered_at + self._keep
+    async def _write_all(self, receive: MemoryObjectReceiveStream[_Item]) -> None:
+        with suppress(anyio.EndOfStream):
+            while True:
+                items = [await receive.receive()]
+                with suppress(anyio.EndOfStream), anyio.move_on_after(self._gathered_s):
+                    while len(items) < _MOST_AT_ONCE:
+                        items.append(await receive.receive())
+                try:
+                    with OuterHandler(self._metrics, _TASK):
+                        await self._write(items)
+                finally:
+                    for _, answer, _ in items:
+                        self._bytes -= len(answer)
+                        self.pending.end()
+
+    async def _write(self, items: Sequence[_Item]) -> None:
+        until = max(record.answered_at for record, *_ in items) + self._keep
         try:
-            # It may show what was erased of any session.
-            await self._tombstones.check_work(record.owner_key, begun_at)
-            if record.mode == "full":
-                ids, pieces = await computed(record.owner_key, len(answer), partial(_pieces_of, answer))
-                missing = await self._store.missing_pieces(record.owner_key, [*pieces], until)
-                new = {each: packed(pieces[each]) for each in missing}
-                await self._store.put_pieces(record.owner_key, new, until)
-                record = replace(record, pieces=tuple(ids))
-            await self._store.put_record(record, until)
-        except ErasedError as error:
-            report_erased(self._metrics, error, request_id=record.request_id, run_id=record.run_id)
-        except (StoreUnavailableError, StoreRejectedError) as error:
-            self._lose(record, str(error))
-        else:
-            self._metrics.count(Event.RECORD_KEPT)
+            records, pieces = [], dict[bytes, Piece]()
+            for record, answer, _ in await self._not_erased(items):
+                call = partial(_in_pieces, record, answer)
+                cut_up, its_pieces = await computed(record.owner_key, len(answer) // _CHEAPER, call)
+                records.append(cut_up)
+                pieces |= its_pieces
+                # Others are not to wait for all of them.
+                await anyio.lowlevel.checkpoint()
+            missing = await self._store.missing_pieces(pieces, until) if pieces else ()
+            if missing:
+                await self._store.put_pieces([pieces[each] for each in missing], until)
+            if records:
+                await self._store.put_records(records, until)
+                self._metrics.count(Event.RECORD_KEPT, len(records))
+        except StoreRejectedError as error:
+            if len(items) == 1:
+                self._lose(items[0][0], str(error))
+                return
+            # The others are not to be lost with one.
+            for item in items:
+                await self._write([item])
+        except StoreUnavailableError as error:
+            for record, *_ in items:
+                self._lose(record, str(error))
+
+    async def _not_erased(self, items: Sequence[_Item]) -> list[_Item]:
+        """Those that show nothing which was erased meanwhile, of any session."""
+        errors = await self._tombstones.of_works([(record.owner_key, begun_at) for record, _, begun_at in items])
+        for (record, *_), error in zip(items, errors, strict=True):
+            if error:
+                report_erased(self._metrics, error, request_id=record.request_id, run_id=record.run_id)
+        return [item for item, error in zip(items, errors, strict=True) if not error]
 
     def _lose(self, record: BuildRecord, reason: str) -> None:
         self._metrics.count(Event.RECORD_LOST)
         _log.warning("record_lost", request_id=record.request_id, reason=reason)
 
 
-def _pieces_of(answer: bytes) -> tuple[list[bytes], Mapping[bytes, bytes]]:
-    """The ids of the answer's pieces in their order, and the pieces by id."""
+def _in_pieces(record: BuildRecord, answer: bytes) -> tuple[BuildRecord, Mapping[bytes, Piece]]:
+    """The record with the ids of its pieces, and the pieces by id; without any where the manifest alone is kept."""
+    if record.mode == "manifest":
+        return record, {}
     pieces = cut(answer)
-    ids = [*map(piece_id, pieces)]
-    return ids, dict(zip(ids, pieces, strict=True))
-
-
-def packed_manifest(manifest: Mapping[str, Any]) -> bytes:
-    """A manifest as it is kept where the pieces are not."""
-    return packed(compact(manifest))
+    ids = piece_ids(record.owner_key, pieces)
+    by_id = {each: Piece(each, record.owner_key, piece) for each, piece in zip(ids, pieces, strict=True)}
+    return replace(record, pieces=tuple(ids)), by_id

@@ -30,10 +30,10 @@ from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Readi
 from nexus.core.models import Message, Topics, to_milliseconds, utc_now
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, OutboxRow, RecallSource, RequestLedger
 from nexus.core.records import BuildRecord, RecordMode
-from nexus.core.wire import memory_of
+from nexus.core.wire import EnvelopeError, compact, memory_of
 from nexus.services.context.builder import Built, ContextBuilder
 from nexus.services.context.request import Deadline, deadline_ms
-from nexus.services.records.service import BuildRecords, packed_manifest
+from nexus.services.records.service import BuildRecords
 from nexus.services.requests.claims import (
     MOST_ATTEMPTS,
     PAUSE_S,
@@ -93,6 +93,9 @@ class AnswerRecorder:
             return
         if error and error.code in {ErrorCode.UNAUTHENTICATED, ErrorCode.ID_CONFLICT}:
             return
+        if request.signing and isinstance(request.asked, EnvelopeError):
+            # Its signature was not read.
+            return
         asked = built.request if built else None
         content = built.result if built and isinstance(built.result, dict) else {}
         record = BuildRecord(
@@ -110,7 +113,7 @@ class AnswerRecorder:
             settings=built.settings if built else "",
             version=self._version,
             mode=self._mode,
-            manifest=packed_manifest(content.get("context", {})) if self._mode == "manifest" else b"",
+            manifest=compact(content.get("context", {})) if self._mode == "manifest" else b"",
         )
         taken = timedelta(seconds=time.monotonic() - request.arrived_at)
         self._records.offer(record, answer, begun_at=record.answered_at - taken)

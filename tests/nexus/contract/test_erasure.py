@@ -15,7 +15,7 @@ from nexus.core.models import DEFAULT_SESSION, new_row_id, to_milliseconds, utc_
 from nexus.core.person import Constraint, Statement
 from nexus.core.ports import Row, Store
 from nexus.core.recall import EPISODE, Entry, occurrence
-from nexus.core.records import BuildRecord
+from nexus.core.records import BuildRecord, Piece
 from nexus.services.recall.texts import findable
 from tests.nexus.contract.test_recall_index import claim
 from tests.nexus.contract.test_store import OWNERS, Place, place
@@ -66,9 +66,11 @@ async def fill(place: Place, store: Store, owner: str, sessions: Sequence[str] =
     """Plant something of every kind of an owner, old and new in each session."""
     place.plant("identities", [{"public_key": owner, "name": word(owner, "s", OLD)}])
     until = utc_now() + DAY
-    await store.records.put_pieces(owner, {b"p": b"x"}, until)
+    await store.records.put_pieces([Piece(owner.encode(), owner, b"x")], until)
     at, texts = to_milliseconds(utc_now()), ("r", "r", "s", "success", "", "dialogue", "openai")
-    await store.records.put_record(BuildRecord(owner, *texts, at, "0" * 64, 1, "v", "1", "full", (b"p",)), until)
+    await store.records.put_records(
+        [BuildRecord(owner, *texts, at, "0" * 64, 1, "v", "1", "full", (b"p" * 16,))], until
+    )
     places: dict[str, list[Row]] = {"owner": []}
     for session in sessions:
         for at in (OLD, NEW):

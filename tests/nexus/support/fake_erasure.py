@@ -88,7 +88,7 @@ class FakeErasure:
             return [row for row in store.messages if "place" in store.recall.states.get(row["_id"], {})]
         kept: dict[str, list[Any]] = {
             "records": [*store.records.kept.values()],
-            "pieces": [*store.records.data],
+            "pieces": [*store.records.data.values()],
             "facts": [*store.facts.kept.values()],
             "constraints": [*store.constraints.kept.values()],
             "profile": store.identities,
@@ -104,7 +104,7 @@ class FakeErasure:
         if kind == "records":
             return [each for each in rows if each.owner_key == owner]
         if kind == "pieces":
-            return [key for key in rows if key[0] == owner]
+            return [each for each in rows if each.owner_key == owner]
         if kind == "profile":
             return [row for row in rows if erasure.is_whole and row.get("public_key") == owner]
         own = [row for row in rows if row.get("owner_key") == owner]
@@ -147,7 +147,7 @@ class FakeErasure:
         if kind == "records":
             del store.records.kept[each.owner_key, each.request_id]
         elif kind == "pieces":
-            del store.records.data[each]
+            del store.records.data[each.id], store.records.until[each.id]
         elif kind == "facts":
             del store.facts.kept[each["owner_key"], each["id"]]
         elif kind == "constraints":

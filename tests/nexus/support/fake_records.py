@@ -1,9 +1,9 @@
 """Records of builds in memory, for unit tests. The contract suite runs on them too."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
-from nexus.core.records import BuildRecord
+from nexus.core.records import BuildRecord, Piece
 
 
 class FakeRecords:
@@ -12,22 +12,28 @@ class FakeRecords:
     def __init__(self, ask: Callable[[str], None]) -> None:
         self._ask = ask
         self.kept: dict[tuple[str, str], BuildRecord] = {}
-        self.data: dict[tuple[str, bytes], bytes] = {}
+        self.data: dict[bytes, Piece] = {}
+        self.until: dict[bytes, datetime] = {}
 
-    async def missing_pieces(self, owner_key: str, pieces: Sequence[bytes], until: datetime) -> set[bytes]:  # noqa: ARG002  # for ever
-        """Those of these pieces that the owner has not."""
+    async def missing_pieces(self, pieces: Collection[bytes], until: datetime) -> set[bytes]:
+        """Those of these ids whose pieces are not there so long."""
         self._ask("missing_pieces")
-        return {piece for piece in pieces if (owner_key, piece) not in self.data}
+        return {each for each in pieces if each not in self.until or self.until[each] < until}
 
-    async def put_pieces(self, owner_key: str, pieces: Mapping[bytes, bytes], until: datetime) -> None:  # noqa: ARG002  # for ever
-        """Keep pieces."""
+    async def put_pieces(self, pieces: Collection[Piece], until: datetime) -> None:
+        """Keep pieces until then, at least."""
         self._ask("put_pieces")
-        self.data = {(owner_key, piece): data for piece, data in pieces.items()} | self.data
+        for each in pieces:
+            self.data.setdefault(each.id, each)
+            self.until[each.id] = max(until, self.until.get(each.id, until))
 
-    async def put_record(self, record: BuildRecord, until: datetime) -> bool:  # noqa: ARG002  # for ever
-        """Keep a record, unless there is one of that request."""
-        self._ask("put_record")
-        return self.kept.setdefault((record.owner_key, record.request_id), record) is record
+    async def put_records(self, records: Collection[BuildRecord], until: datetime) -> None:  # noqa: ARG002  # for ever
+        """Keep records, each instead of one of an error of the same request."""
+        self._ask("put_records")
+        for each in records:
+            key = (each.owner_key, each.request_id)
+            if key not in self.kept or self.kept[key].outcome != "success":
+                self.kept[key] = each
 
     async def find_record(self, owner_key: str, request_id: str) -> BuildRecord | None:
         """The record of a request."""
@@ -56,7 +62,8 @@ class FakeRecords:
     async def pieces(self, owner_key: str, pieces: Sequence[bytes]) -> dict[bytes, bytes]:
         """By id, these pieces."""
         self._ask("pieces")
-        return {piece: self.data[owner_key, piece] for piece in pieces if (owner_key, piece) in self.data}
+        found = [self.data[each] for each in pieces if each in self.data]
+        return {each.id: each.data for each in found if each.owner_key == owner_key}
 
 
 def _newest(records: list[BuildRecord], before: BuildRecord | None, limit: int) -> list[BuildRecord]:

@@ -168,8 +168,8 @@ async def test_which_request_failed_and_why() -> None:
         assert "No request failed in the last 7 days." in await console.text("failures")
         for number in range(60):
             record = failed(f"q{number}.", f"o{number % 2}", answered_at=NOON + timedelta(seconds=number // 2))
-            await console.store.records.put_record(record, NOON)
-        await console.store.records.put_record(failed("well", outcome="success", reason=""), NOON)
+            await console.store.records.put_records([record], NOON)
+        await console.store.records.put_records([failed("well", outcome="success", reason="")], NOON)
         await planted(console, reason="too large")
         page = await console.text("failures")
         assert "/console/context?owner=o1&request=q59." in page
@@ -188,7 +188,7 @@ async def test_failures_with_hostile_names() -> None:
     """They stay text, and links lead to them."""
     async with opened_console() as console:
         name = f'"><script>{NASTY}'
-        await console.store.records.put_record(failed(name, name, session_id=name, reason=name), NOON)
+        await console.store.records.put_records([failed(name, name, session_id=name, reason=name)], NOON)
         answer = await console.client.get("/console/failures")
         assert (answer.status_code, "<script" in answer.text) == (200, False)
 

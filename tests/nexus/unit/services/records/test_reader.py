@@ -15,9 +15,10 @@ from nexus.core.errors import RequestError
 from nexus.core.models import Message, utc_now
 from nexus.core.ports import Row, TokenCounter
 from nexus.core.records import BuildRecord
+from nexus.core.wire import compact
 from nexus.services.context.builder import BuilderSettings
 from nexus.services.records.reader import RecordReader
-from nexus.services.records.service import BuildRecords, packed_manifest
+from nexus.services.records.service import BuildRecords
 from nexus.services.records.why import Finding
 from nexus.services.requests.envelope import error_content
 from tests.nexus.support.fake_counter import FakeCounter, words_of
@@ -84,7 +85,7 @@ class Desk:
             settings="",
             version="1",
             mode=mode,
-            manifest=packed_manifest(content.get("context", {})) if mode == "manifest" else b"",
+            manifest=compact(content.get("context", {})) if mode == "manifest" else b"",
         )
         answer = sent(content)
         record = replace(record, **{"size": len(answer), "sha256": hashlib.sha256(answer).hexdigest(), **changes})
@@ -103,7 +104,7 @@ class Desk:
 async def at_desk(counter: TokenCounter | None = None, **settings: Any) -> AsyncIterator[Desk]:
     """A desk with a session of six messages."""
     async with opened(settings=BuilderSettings(**settings), counter=counter) as parts:
-        records = BuildRecords(parts.store.records, timedelta(days=7))
+        records = BuildRecords(parts.store.records, timedelta(days=7), gathered_s=0)
         desk = Desk(parts, records, RecordReader(parts.store))
         desk.plant(*map(a_row, range(6)))
         async with records.running():
