@@ -249,7 +249,9 @@ def _end(first: Explained, second: Explained, count: int) -> str:
     if before and after and before.tag != after.tag:
         if all(each.tag != after.tag for each in first.blocks):
             return f"{here} is in the second alone"
-        return f"{here} stands where the first has [{before.tag}]"
+        moved = [block for block in second.blocks if block.tag == before.tag and block.first > count]
+        to = f"now at {second.sent[moved[0].first].where}" if moved else "which the second has not"
+        return f"{here} stands where the first has [{before.tag}], {to}"
     return f"{here} {_change_of(before, after, count)}"
 
 

@@ -288,9 +288,9 @@ def _place(entry: Mapping[str, Any], sent: Sequence[Sent], starts: Mapping[tuple
 def _ends(entries: Sequence[Mapping[str, Any]], places: Sequence[int], count: int) -> Iterator[int]:
     """Where each block ends: behind as many messages as it has, or where the next begins that is of other messages."""
     for number, entry in enumerate(entries):
-        place = places[number]
-        if entry.get("place") is None:
-            yield min(place + (_count(entry, "messages") or 1), count)
+        place, messages = places[number], _count(entry, "messages") or 1
+        if "place" not in entry or (entry["place"] is None and messages == 1):
+            yield min(place + messages, count)
         else:
             yield next((later for later in places[number:] if later > place), count)
 

@@ -1,17 +1,20 @@
 """Two answers compared: what changed, and where what a provider keeps of the first ends (contract §13)."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nexus.core.wire import compact
 from nexus.services.context.builder import BuilderSettings
+from nexus.services.context.run_prefix import in_format
 from nexus.services.records.compare import Comparison, compare, diff_of
 from nexus.services.records.explain import Explained, explain_content, explain_manifest
 from tests.nexus.support.fake_counter import FakeCounter
+from tests.nexus.unit.services.context.canonical_lists import OPENING, canonical_lists
 from tests.nexus.unit.services.context.test_media import PNG, data_url, image, text
 from tests.nexus.unit.services.parts import definition, opened, past, request
 
@@ -140,7 +143,51 @@ async def test_something_pinned_is_new() -> None:
     (place,) = [block.first for block in second.blocks if block.tag == "AGENT_ROLE"]
     assert compared.prefix.count == back.prefix.count == place
     assert compared.prefix.reasons == (f"message {place + 1} ([AGENT_ROLE]) is in the second alone",)
-    assert back.prefix.reasons == (f"message {place + 1} ([HISTORY]) stands where the first has [AGENT_ROLE]",)
+    assert back.prefix.reasons == (
+        f"message {place + 1} ([HISTORY]) stands where the first has [AGENT_ROLE], which the second has not",
+    )
+
+
+async def test_what_is_pinned_moves_on() -> None:
+    """Messages of the session stand where it stood."""
+    pinned = {"metadata": {"agent": {"kind": "main", "role": "You plan."}}}
+    first, second = await Builds("agent").of(pinned, {"more": 2, **pinned})
+    place, moved = (next(block.first for block in each.blocks if block.tag == "AGENT_ROLE") for each in (first, second))
+    assert compare(first, second).prefix.reasons == (
+        f"message {place + 1} ([HISTORY]) stands where the first has [AGENT_ROLE], now at message {moved + 1}",
+    )
+
+
+@given(messages=canonical_lists(), data=st.data(), form=st.sampled_from(FORMS))
+def test_a_list_that_goes_on_shares_all_of_the_shorter_one(
+    messages: list[dict[str, Any]], data: st.DataObject, form: str
+) -> None:
+    """In every format, wherever the shorter one ends and whatever blocks there are."""
+    ends = sorted(data.draw(st.sets(st.integers(1, max(len(messages), 1)), max_size=4)))
+    shorter = data.draw(st.integers(0, len(messages)))
+    # Providers want something else to be said behind system messages.
+    assume(any(message["role"] != "system" for message in messages[:shorter]))
+    first, second = (
+        explain_content(in_format(form, _content(messages[:end], ends))) for end in (shorter, len(messages))
+    )
+    for each in (first, second):
+        places = [place for block in each.blocks for place in range(block.first, block.end)]
+        beside = [OPENING[1]] if each.beside else []
+        assert [sent.text for sent in each.beside] == beside
+        assert sorted(places) == [place for place, sent in enumerate(each.sent) if sent not in each.beside]
+    assert compare(first, second).prefix.count == len(first.sent)
+
+
+def _content(messages: list[dict[str, Any]], ends: list[int]) -> dict[str, Any]:
+    """The content of an answer of these messages, in blocks that end there and at the end of the list."""
+    places = [0, *(end for end in ends if end < len(messages)), len(messages)]
+    blocks = [
+        {"tag": "HISTORY", "role": messages[start]["role"], "index": start, "messages": end - start, "bytes": 1}
+        for start, end in pairwise(places)
+        if end > start
+    ]
+    manifest = {"layout": "agent", "blocks": blocks, "prefix": {"messages": 0}, "notes": [], "left_out": []}
+    return {"messages": messages, "tools": [], "context": manifest}
 
 
 async def test_another_image() -> None:
