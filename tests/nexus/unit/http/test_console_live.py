@@ -1,7 +1,7 @@
 """The console's first page and its settings: figures of all replicas, and where each setting comes from."""
 
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,14 @@ SECRET = "hunter2-canary-0123"
 def replica(name: str, *, silent_s: float = 0, moments: int = 12, **figures: Any) -> Replica:
     """A replica that gave its last sign so many seconds ago, after so many samples."""
     at = to_milliseconds(utc_now()) - timedelta(seconds=silent_s)
+    # Samples are taken at full five seconds, and shown a second later.
+    taken = datetime.fromtimestamp((at.timestamp() - 1) // EVERY_S * EVERY_S, UTC)
     durations = [0] * (len(BOUNDS_S) + 1)
     durations[BOUNDS_S.index(0.005)] = 50
     nothing: dict[str, Any] = {"degraded": {}, "dead_letters": {}, "in_flight": 0, "waiting": {}, "on_bus": 0}
     given = {"answers": {"success": 49, "OVERLOADED": 1}, **nothing, **figures}
     samples = [
-        Sample(
-            at - timedelta(seconds=EVERY_S * age),
-            5.0,
-            durations=tuple(durations),
-            **given,
-        )
+        Sample(taken - timedelta(seconds=EVERY_S * age), 5.0, durations=tuple(durations), **given)
         for age in reversed(range(moments))
     ]
     return Replica(name, f"host-{name}", "9.9", at - timedelta(hours=1), at, tuple(samples))
