@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
@@ -84,7 +84,8 @@ def _credentials(request: HTTPConnection) -> tuple[str, bytes | None]:
     """The user's name and the token that a request brings; None for no token."""
     scheme, _, value = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        return "", value.strip().encode()
+        # Headers are bytes, which starlette decodes as Latin-1.
+        return "", value.strip().encode("latin-1")
     if scheme.lower() != "basic":
         return "", None
     try:
@@ -117,11 +118,19 @@ def _is_loopback(host: str) -> bool:
 def _is_same_origin(request: HTTPConnection) -> bool:
     """Whether the browser says nothing else. The port counts: other programs of this machine have pages, too."""
     origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
+    if origin is None:
+        return True
+    parts = _parts(origin)
+    return parts is not None and parts.netloc == request.headers.get("host", "")
 
 
 def _host(url: str) -> str:
+    parts = _parts(url)
+    return (parts and parts.hostname) or ""
+
+
+def _parts(url: str) -> SplitResult | None:
     try:
-        return urlsplit(url).hostname or ""
+        return urlsplit(url)
     except ValueError:
-        return ""
+        return None

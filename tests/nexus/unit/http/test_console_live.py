@@ -1,5 +1,6 @@
 """The console's first page and its settings: figures of all replicas, and where each setting comes from."""
 
+import re
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -79,7 +80,7 @@ async def test_a_silent_replica_is_marked() -> None:
     async with opened_console() as console:
         await plant(console, replica("a", silent_s=40, moments=3, in_flight=7))
         page = await console.text("live")
-        assert "silent for 40 s" in page
+        assert re.search(r"silent for 4\d s", page)
         assert page.split('<p class="figure">')[3].startswith("0")
         assert "147" in page.partition("success</dt><dd>")[2][:4]
 
