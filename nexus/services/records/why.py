@@ -122,8 +122,13 @@ def _shown(blocks: Sequence[ShownBlock], entries: Sequence[Omission]) -> Finding
 
 
 def _entries(explained: Explained, message_id: str) -> list[Omission]:
-    """The entries of `left_out` about this message; some name a place before its id."""
-    return [each for each in explained.left_out if message_id in each.where.split(" ")]
+    """The entries of `left_out` about this message."""
+    return [each for each in explained.left_out if message_id and message_id == _without_place(each.where)]
+
+
+def _without_place(where: str) -> str:
+    """The id of a message in the place of an omission: that of the current input may follow its place in the run."""
+    return where.partition("] ")[2] or where if where.startswith("run.history[") else where
 
 
 def _left_out(explained: Explained, message_id: str) -> Finding | None:

@@ -251,6 +251,19 @@ async def test_what_is_left_out() -> None:
     assert result.text == "left out: tool result: answers no call of the session that has no other result"
 
 
+async def test_what_is_left_out_of_an_input() -> None:
+    """Its place in the run stands before its id; another id that ends alike, or none, is not meant."""
+    async with at_desk() as desk:
+        parts = [{"type": "text", "text": "Hear."}, {"type": "input_audio", "input_audio": {"data": ""}}]
+        record = await desk.record(request(parts, run_metadata={"layout": "agent"}))
+        (omission,) = (await desk.reader.read(record)).explained.left_out  # type: ignore[union-attr]  # it is read
+        found = await desk.where(record, "human_of_run_1")
+        others = [(await desk.where(record, other)).reason for other in ("of_run_1", "")]
+    assert (omission.what, omission.where) == ("audio", "run.history[0] human_of_run_1")
+    assert found.text.startswith("it is shown in [INPUT], without audio (only images")
+    assert others == ["unknown", "unknown"]
+
+
 async def test_a_past_of_which_only_the_newest_is_shown() -> None:
     """The rest is older than that."""
     async with at_desk(history_size=2) as desk:
