@@ -170,11 +170,11 @@ async def sent(visit: Visit) -> Response:
     """The messages of a context one by one, in the format that was asked for or in another."""
     read = await _asked(visit, _reader(visit), "request")
     record, form = read.record, visit.asked("format") or read.record.form
-    if form not in FORMATS:
-        raise HTTPException(400, f"format: {form[:50]!r} is unknown; allowed: {', '.join(FORMATS)}")
     if read.replayed.answer is None or read.explained is None or read.explained.error:
         reason = read.replayed.fault or "the request was answered with an error"
         raise HTTPException(404, f"there are no messages to show: {reason}")
+    if form not in FORMATS:
+        raise HTTPException(400, f"format: {form[:50]!r} is unknown; allowed: {', '.join(FORMATS)}")
     explained = read.explained
     if form != record.form:
         if record.form != DEFAULT_FORMAT:

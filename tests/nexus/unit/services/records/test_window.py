@@ -7,6 +7,7 @@ import pytest
 from nexus.core.wire import compact
 from nexus.services.records.explain import Explained, explain_content, explain_manifest
 from nexus.services.records.window import window_of
+from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.unit.services.parts import definition
 from tests.nexus.unit.services.records.test_explain import LATER
 from tests.nexus.unit.services.records.test_reader import asking, at_desk
@@ -14,7 +15,7 @@ from tests.nexus.unit.services.records.test_reader import asking, at_desk
 
 async def explained(layout: str, form: str, **more: Any) -> tuple[dict[str, Any], Explained]:
     """The content of an answer with a call and its result, and what it says."""
-    async with at_desk(count_tokens="always") as desk:
+    async with at_desk(counter=FakeCounter(), count_tokens="always") as desk:
         desk.parts.registry.register(definition())
         content = await desk.parts.build(asking(layout, later=LATER, format=form, **more))
         return content, explain_content(content)
@@ -26,6 +27,8 @@ async def test_all_of_a_context_is_in_its_portions_and_kinds(layout: str, form: 
     """In every format the portions are those of the manifest, and the kinds have as much as the portions."""
     content, said = await explained(layout, form)
     window = window_of(said)
+    assert (window.unit, window.used) == ("tokens", content["context"]["tokens"]["used"])
+    assert window.limit == content["context"]["tokens"]["limit"]
     assert [each.tag for each in window.portions if each.tag != "tools"] == [
         block["tag"] for block in content["context"]["blocks"]
     ]
