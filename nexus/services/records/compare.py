@@ -22,6 +22,8 @@ _CONTEXT: Final = 3
 _MOST_COMPARED: Final = 1_000
 _MOST_SHOWN: Final = 400
 _LINE_CHARS: Final = 400
+# So many messages at the beginning of a block are looked for in the other.
+_SAME_AGAIN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +135,22 @@ def _change(first: ShownBlock | None, second: ShownBlock | None, *, known: bool)
         state: State = "same" if _content(first) == _content(second) else "changed"
     else:
         state = "alike" if (first.bytes, first.sources) == (second.bytes, second.sources) else "changed"
-    diff = tuple(diff_of(first.text, second.text)) if known and state == "changed" else ()
+    diff = tuple(_diff(first.texts, second.texts)) if known and state == "changed" else ()
     return BlockChange(first.tag, state, first, second, added, removed, diff)
 
 
 def _only_in(these: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     known = {*others}
     return tuple(each for each in these if each not in known)
+
+
+def _diff(first: Sequence[str], second: Sequence[str]) -> Iterator[str]:
+    """The lines of a diff of a block. Most histories that changed have lost their beginning: that is told in a line."""
+    beginning = second[:_SAME_AGAIN]
+    starts = (start for start in range(len(first)) if first[start : start + len(beginning)] == beginning)
+    if gone := next(starts, 0):
+        yield f"({gone} of its messages are no longer shown at the beginning)"
+    yield from diff_of("\n".join(first[gone:]), "\n".join(second))
 
 
 def diff_of(first: str, second: str) -> list[str]:

@@ -130,6 +130,21 @@ async def test_a_session_that_went_on(form: str) -> None:
     assert not compared.prefix.is_exact
 
 
+def test_a_long_history_that_moved_on() -> None:
+    """That it lost its beginning is told in a line, and what is new at its end is shown."""
+    texts = [{"role": ("user", "assistant")[number % 2], "content": f"Message {number}"} for number in range(3_100)]
+    first, second = (explain_content(_content(some, [])) for some in (texts[:3_000], texts[100:]))
+    (history,) = compare(first, second).blocks
+    assert history.diff[:5] == (
+        "(100 of its messages are no longer shown at the beginning)",
+        "@@ -2898,3 +2898,103 @@",
+        " Message 2997",
+        " Message 2998",
+        " Message 2999",
+    )
+    assert [*history.diff[5:]] == [f"+Message {number}" for number in range(3_000, 3_100)]
+
+
 async def test_something_pinned_is_new() -> None:
     """A block that only one has is named with its place, also where it parts the history."""
     pinned = {"metadata": {"agent": {"kind": "main", "role": "You plan."}}}
