@@ -76,13 +76,13 @@ def list_command(  # noqa: PLR0917  # typer makes options of them
     """
     settings = session_settings(config, owner, session or "default")
 
-    async def read(constraints: Constraints) -> tuple[list[Constraint], bool]:
+    async def read(constraints: Constraints) -> tuple[list[Constraint], str | None]:
         if session is None and not run:
             return await constraints.known_of_owner(owner, limit=_MOST_PLACES)
-        return await constraints.known(_target(owner, session or "default", run)), False
+        return await constraints.known(_target(owner, session or "default", run)), None
 
-    known, are_others = _on_constraints(settings, read)
-    if are_others:
+    known, others_behind = _on_constraints(settings, read)
+    if others_behind is not None:
         typer.echo(
             f"nexus: of the first {_MOST_PLACES} sessions and runs alone; --session, --run shows others", err=True
         )

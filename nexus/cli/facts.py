@@ -24,7 +24,7 @@ from nexus.core.models import new_message_id, parse_moment, utc_now
 from nexus.core.person import Fact
 from nexus.core.ports import Store
 from nexus.services.person.facts import Facts
-from nexus.services.person.statements import Origin, comparable, read_evidence, slot_of
+from nexus.services.person.statements import Origin, read_evidence
 
 app = typer.Typer(
     add_completion=False,
@@ -139,12 +139,9 @@ def retire(  # noqa: PLR0917  # typer makes options of them
     what = _named(topic, sub_topic) + (f": {value}" if value else "")
 
     async def known(store: Store) -> list[Fact]:
-        of_owner = await Facts(store.facts).facts(owner)
-        return [each for each in of_owner if slot_of(each.topic, each.sub_topic) == slot_of(topic, sub_topic)]
+        return await Facts(store.facts).taken_back_by(owner, topic, sub_topic, value)
 
-    found = run_on_store(settings.database, known)
-    wanted = [each for each in found if (comparable(each.value) == comparable(value) if value else each.holds)]
-    if not wanted:
+    if not run_on_store(settings.database, known):
         raise NexusError(f"nothing of {printable(what)} is known of {printable(owner)}; nexus facts list shows what is")
     if not yes:
         confirm(f"Take back {printable(what)} of {printable(owner)}?", "--yes does it without asking")

@@ -2,10 +2,10 @@
 
 from difflib import unified_diff
 from functools import partial
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import typer
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from nexus.cli.terminal import (
     Columns,
@@ -28,19 +28,16 @@ from nexus.cli.terminal import (
     timestamp,
 )
 from nexus.core.errors import NexusError
-from nexus.core.models import utc_now
 from nexus.core.person import Fact
-from nexus.core.ports import MemoryStore, Row, Store
-from nexus.core.ports.store import LARGEST
+from nexus.core.ports import Store
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.memory.documents import TEMPLATE, Audit, audit
+from nexus.services.memory.kept import detail_of, overview_of, read_kept, two_overviews
 from nexus.services.person.facts import Facts, unsupported
-from nexus.services.transfer.folder import explained
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Look at the working memory of a session, and check it."
 )
-_Model = TypeVar("_Model", bound=BaseModel)
 _Kept = tuple[Overview | None, list[Detail], Compaction | None]
 
 _COLOURS: Final = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
@@ -113,10 +110,10 @@ def show(  # noqa: PLR0917  # typer makes options of them
     async def read(store: Store) -> _Kept:
         await require_session(store, *key)
         memory = store.memory
-        overview = await _overview(memory, *key, revision)
-        details = [_read(Detail, document, "name") for document in await memory.list_details(*key)]
+        overview = await overview_of(memory, *key, revision)
+        details = [read_kept(Detail, document, "name") for document in await memory.list_details(*key)]
         latest = await memory.latest_compaction(*key)
-        compaction = _read(Compaction, latest, "number") if latest else None
+        compaction = read_kept(Compaction, latest, "number") if latest else None
         return overview, details, compaction
 
     kept = run_on_store(settings.database, read)
@@ -142,8 +139,8 @@ def history(
         memory = store.memory
         revisions = await newest("revision", limit, partial(memory.overviews, *key))
         numbered = await newest("number", limit, partial(memory.compactions, *key))
-        overviews = [_read(Overview, document, "revision") for document in revisions]
-        compactions = [_read(Compaction, document, "number") for document in numbered]
+        overviews = [read_kept(Overview, document, "revision") for document in revisions]
+        compactions = [read_kept(Compaction, document, "number") for document in numbered]
         return overviews, compactions
 
     overviews, compactions = run_on_store(settings.database, read)
@@ -174,7 +171,7 @@ def diff(
 
     async def read(store: Store) -> tuple[Overview, Overview]:
         await require_session(store, owner, session)
-        return await _pair(store.memory, owner, session, first, second)
+        return await two_overviews(store.memory, owner, session, first, second)
 
     before, after = run_on_store(settings.database, read)
     names = f"revision {before.revision}", f"revision {after.revision}"
@@ -215,54 +212,11 @@ def check(owner: Owner, session: Session = "default", as_json: Json = False, con
 
 
 async def _detail(store: Store, owner: str, session: str, name: str, version: int | None) -> Detail:
-    is_possible = version is None or version <= LARGEST
-    document = await store.memory.find_detail(owner, session, name, version=version) if is_possible else None
-    if document is None:
-        await require_session(store, owner, session)
-        versions = {str(found["name"]): found["version"] for found in await store.memory.list_details(owner, session)}
-        if name in versions:
-            raise NexusError(f"detail {name!r} has no version {version}; its newest is {versions[name]}")
-        known = f"known: {', '.join(map(repr, sorted(versions)))}" if versions else "the session has no details"
-        raise NexusError(f"there is no detail {name!r}; {known}")
-    return _read(Detail, document, "name")
-
-
-async def _pair(
-    store: MemoryStore, owner: str, session: str, first: int | None, second: int | None
-) -> tuple[Overview, Overview]:
-    """Two revisions; without numbers the newest two, with one that and the newest."""
-    latest_overview = await _overview(store, owner, session, None)
-    if latest_overview is None and first is None:
-        raise NexusError("nothing is written down: there is only the template, as revision 0")
-    latest = latest_overview.revision if latest_overview else 0
-    after = latest if second is None else second
-    before = after - 1 if first is None else first
-    found = [await _overview(store, owner, session, revision) for revision in (before, after)]
-    template = Overview.model_construct(revision=0, content=TEMPLATE, updated_at=utc_now())
-    return found[0] or template, found[1] or template
-
-
-async def _overview(store: MemoryStore, owner: str, session: str, revision: int | None) -> Overview | None:
-    """That revision, or the newest; None for the template, which is revision 0."""
-    if revision == 0:
-        return None
-    latest = await store.latest_overview(owner, session)
-    if revision is None:
-        return _read(Overview, latest, "revision") if latest else None
-    is_possible = revision < LARGEST
-    found = await store.overviews(owner, session, limit=1, before=revision + 1) if is_possible else []
-    if not found or found[0]["revision"] != revision:
-        there = f"the newest is {latest['revision']}" if latest else "nothing is written down yet"
-        raise NexusError(f"there is no revision {revision}; {there}, and 0 is the template")
-    return _read(Overview, found[0], "revision")
-
-
-def _read(model: type[_Model], document: Row, field: str) -> _Model:
     try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        name: Any = document.get(field)
-        raise NexusError(f"{model.__name__.lower()} {name!r} cannot be read: {explained(error)}") from None
+        return await detail_of(store.memory, owner, session, name, version)
+    except NexusError:
+        await require_session(store, owner, session)
+        raise
 
 
 def _lines(

@@ -30,11 +30,10 @@ from nexus.cli.terminal import (
 from nexus.config import RecallSettings, Settings
 from nexus.connections import open_bus, open_embedder
 from nexus.core.errors import NexusError, reason_of
-from nexus.core.models import DEFAULT_SESSION, Role, parse_moment, role_of
-from nexus.core.ports import Row, Store
+from nexus.core.models import DEFAULT_SESSION, parse_moment
+from nexus.core.ports import Store
 from nexus.core.recall import Found, Hit, IndexStatus, Score
-from nexus.services.memory.search import place_of
-from nexus.services.recall.score import WEIGHTS
+from nexus.services.recall.hits import by_weight, excerpt, factor, session_of, speaker
 from nexus.services.recall.service import Recall
 from nexus.services.recall.texts import text_of
 
@@ -55,15 +54,12 @@ _STALLED_S: Final = 60.0
 # As `nexus doctor` waits for a service's answer.
 _ANSWER_S: Final = 5.0
 _LONGEST_QUESTION: Final = 10_000
-# Characters of a message that are shown, and how many of them before its strongest term.
-_SHOWN, _BEFORE = 200, 60
-_SPEAKERS: Final = {Role.HUMAN: "human", Role.AI: "assistant", Role.TOOL: "tool"}
 _FAULTS: Final[Columns] = {"MESSAGE": itemgetter(0), "REASON": itemgetter(1)}
 _HITS: Final[Columns] = {
     "TIME (UTC)": lambda hit: parse_moment(hit.row.get("timestamp")),
-    "SESSION": lambda hit: _session_of(hit.row),
-    "WHO": lambda hit: _speaker(hit.row),
-    "TEXT": lambda hit: _excerpt(hit.row, hit.score),
+    "SESSION": lambda hit: session_of(hit.row),
+    "WHO": lambda hit: speaker(hit.row),
+    "TEXT": lambda hit: excerpt(hit.row, hit.score),
 }
 
 
@@ -307,21 +303,21 @@ def _explained(number: int, hit: Hit, found: Found) -> list[str]:
     moment = parse_moment(row.get("timestamp"))
     when = f"{timestamp(moment)} UTC" if moment else "at an unknown time"
     parts = {
-        str(number): f"{when}, session {_session_of(row)}, {_speaker(row)}",
-        "text": _excerpt(row, score),
+        str(number): f"{when}, session {session_of(row)}, {speaker(row)}",
+        "text": excerpt(row, score),
         "score": f"{score.total:.3f}",
         "words": _words(score),
         "session": f"{score.session:.3f}",
         "date": f"{score.date:.3f}",
         **({"similarity": f"{score.similarity:.3f}"} if found.generation else {}),
     }
-    if role_of(row) is Role.AI:
-        parts["factor"] = f"{WEIGHTS.assistant}, of words, session and similarity: an assistant said it"
+    if words := factor(row):
+        parts["factor"] = words
     return [*facts(parts), ""]
 
 
 def _words(score: Score) -> str:
-    parts = ", ".join(f"{term} {part:.3f}" for term, part in _by_weight(score))
+    parts = ", ".join(f"{term} {part:.3f}" for term, part in by_weight(score))
     return f"{sum(score.terms.values()):.3f}" + (f": {parts}" if parts else "")
 
 
@@ -348,34 +344,13 @@ def _hit_as_json(hit: Hit) -> dict[str, Any]:
     return {
         "id": hit.row.get("id"),
         "run_id": hit.row.get("run_id"),
-        "session_id": _session_of(hit.row),
+        "session_id": session_of(hit.row),
         "timestamp": moment.isoformat() if moment else None,
-        "who": _speaker(hit.row),
+        "who": speaker(hit.row),
         "text": text_of(hit.row),
         "score": {"total": hit.score.total, **asdict(hit.score)},
         "around": [row.get("id") for row in hit.around],
     }
-
-
-def _session_of(row: Row) -> str:
-    return str(row.get("session_id") or DEFAULT_SESSION)
-
-
-def _speaker(row: Row) -> str:
-    role = role_of(row)
-    return _SPEAKERS.get(role, "-") if role else "-"
-
-
-def _excerpt(row: Row, score: Score) -> str:
-    """The text around the strongest of its terms that stands in it as it is, on one line."""
-    text = " ".join(text_of(row).split())
-    places = (place_of(text, term) for term, _ in _by_weight(score))
-    begin = max(next((place for place in places if place is not None), 0) - _BEFORE, 0)
-    return f"{'…' if begin else ''}{text[begin : begin + _SHOWN]}{'…' if begin + _SHOWN < len(text) else ''}"
-
-
-def _by_weight(score: Score) -> list[tuple[str, float]]:
-    return sorted(score.terms.items(), key=itemgetter(1), reverse=True)
 
 
 def _see(owner: str | None) -> str:

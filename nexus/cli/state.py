@@ -5,10 +5,8 @@ A change is checked as a service will check it, since nothing answers a `session
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -35,15 +33,15 @@ from nexus.cli.terminal import (
 from nexus.client import ContextClient, owner_message
 from nexus.config import BusSettings, signing_of
 from nexus.connections import open_bus
-from nexus.core.errors import NexusError, StoreUnavailableError
+from nexus.core.errors import NexusError
 from nexus.core.models import Topics
 from nexus.core.ports import Store
 from nexus.core.signing import parsed
 from nexus.core.wire import MAX_DEPTH, EnvelopeError, decode, encode
-from nexus.services.context.pinned import pinned_blocks
+from nexus.services.context.pinned import shown_parts
 from nexus.services.session_state.merge import OPS, read_change, state_in
-from nexus.services.session_state.state import PARTS, SessionState
-from nexus.services.text.escape import canonical
+from nexus.services.session_state.service import stored_state
+from nexus.services.session_state.state import PARTS, SessionState, as_object
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Show what is kept of a session for agents, change it, clear it."
@@ -145,22 +143,7 @@ def content_of(path: str, settings: BusSettings, owner: str, session: str) -> Ma
 
 def lines(state: SessionState) -> list[str]:
     """The parts as they are pinned for the main agent, and the roles of sub-agents; `[]` where nothing is given."""
-    return text_lines("\n\n".join(_sections(state)))
-
-
-def as_object(state: SessionState) -> dict[str, Any]:
-    """The parts that are given, as a `set` takes them."""
-    roles = dict(state.sub_agent_roles) or None
-    parts: dict[str, Any] = {"role": state.role, "sub_agent_roles": roles}
-    for name in ("todos", "useful_info", "folder_notes"):
-        items = getattr(state, name)
-        parts[name] = None if items is None else [_given(asdict(item)) for item in items]
-    return _given(parts)
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: value for name, value in values.items() if value is not None}
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
+    return text_lines("\n\n".join(shown_parts(state)))
 
 
 def _bus_settings(config: Path | None, owner: str, session: str) -> BusSettings:
@@ -172,12 +155,10 @@ def _bus_settings(config: Path | None, owner: str, session: str) -> BusSettings:
 
 async def _stored(store: Store, owner: str, session: str) -> tuple[SessionState, list[str]]:
     """The stored state, and the faults of its unreadable parts."""
-    row = await store.find_session_state(owner, session)
-    if row is None:
+    document = await stored_state(store, owner, session)
+    if document is None:
         await require_session(store, owner, session)
-    elif (row.get("owner_key"), row.get("session_id")) != (owner, session):
-        raise StoreUnavailableError("the store gave the state of another session")
-    return state_in(row.get("document") if row else None)
+    return state_in(document)
 
 
 def _publish(content: Mapping[str, Any], settings: BusSettings, owner: str, session: str) -> None:
@@ -212,15 +193,3 @@ def _read(path: str, name: str, most: int) -> bytes:
     if len(found) > most:
         raise NexusError(f"{name}: more than {most} bytes")
     return found
-
-
-def _sections(state: SessionState) -> Iterator[str]:
-    for block in pinned_blocks(state.role or "", state):
-        yield block.text
-        if block.dropped:
-            yield f"({block.dropped} more, older, are kept and not pinned; --json shows them)"
-    if state.sub_agent_roles:
-        roles = (f"- {printable(agent)}: {canonical(role).strip()}" for agent, role in state.sub_agent_roles.items())
-        yield "Roles of sub-agents:\n\n" + "\n".join(role.replace("\n", "\n  ") for role in roles)
-    if empty := [name for name in PARTS if getattr(state, name) == ()]:
-        yield f"Given and empty: {', '.join(empty)}"

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import anyio
 import typer
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.panel import Panel
@@ -38,13 +38,13 @@ from nexus.core.errors import (
     StoreRejectedError,
     StoreUnavailableError,
 )
-from nexus.core.models import Identifier, Message, Role, Run, new_run_id
+from nexus.core.models import Message, Role, Run, new_run_id
 from nexus.core.ports import Bus, Row, Store
 from nexus.core.ports.store import TransferableStore
 from nexus.core.wire import explain
 from nexus.core.working_memory import WHOLE
 from nexus.log import configure_logging
-from nexus.services.history.rows import read_session_id
+from nexus.services.history.rows import read_owner_key, read_session_id
 from nexus.services.person.constraint_changes import place_of
 from nexus.services.records.explain import Explained, ShownBlock
 from nexus.services.text.escape import PINNED_TAGS
@@ -87,7 +87,6 @@ _MOST_SESSIONS: Final = 10
 _ASKER: Final = "nexus.doctor"
 _ANSWER_S: Final = 3.0
 SEE_MONGODB: Final = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
-_OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 _SEE_REDIS: Final = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
 # By the kind of the error, or by words of Redis's own where the kind says little.
 _BUS_ADVICE: Final = {
@@ -116,10 +115,8 @@ def session_settings(config: Path | None, owner: str, session: str) -> Settings:
     if not is_utf8(owner + session):
         raise NexusError("--owner and --session: UTF-8 text is needed")
     try:
-        _OWNER.validate_python(owner)
+        read_owner_key(owner, "--owner")
         read_session_id({"session_id": session})
-    except ValidationError as error:
-        raise NexusError(explain(error, "--owner")) from None
     except ValueError as error:
         raise NexusError(str(error).replace("metadata.session_id", "--session")) from None
     return settings

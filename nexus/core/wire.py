@@ -35,6 +35,8 @@ _SEARCHED_BYTES: Final = 4 << 20
 _BEGINNING: Final = 64
 
 _MESSAGE: Final = TypeAdapter(Message)
+# In messages of pydantic, of no use to whoever reads them.
+_CLASS = re.compile(r" or instance of \w+")
 _UNSTORABLE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 _ESCAPE = re.compile(
     rb"\\(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
@@ -194,13 +196,13 @@ def _as_sent(payload: bytes, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def explain(error: ValidationError, prefix: str = "") -> str:
-    """The first thing that is wrong, as `run.history[0].role: …`. Never repeats what was given."""
+    """The first thing that is wrong, as `run.history[0].role: …`, without names of classes or what was given."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     path = prefix
     for part in first["loc"]:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
     more = error.error_count() - 1
-    return f"{path.lstrip('.') or 'message'}: {first['msg']}" + (f" (and {more} more)" if more else "")
+    return f"{path.lstrip('.') or 'message'}: {_CLASS.sub('', first['msg'])}" + (f" (and {more} more)" if more else "")
 
 
 def memory_of(payload: bytes) -> int:

@@ -194,9 +194,14 @@ class MongoMemory(Operations):
         return await insert_until_duplicate(self._details, details)
 
     @driver_call
-    async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
-        """The newest version of each detail, by name, without `content`."""
-        return sorted(await aggregated(self._details, newest_versions(of_session(owner_key, session_id))), key=_name)
+    async def list_details(
+        self, owner_key: str, session_id: str, *, limit: int | None = None, after: str = ""
+    ) -> list[Row]:
+        """The newest version of each detail, by name, without `content`; up to `limit` of those behind a name."""
+        session = of_session(owner_key, session_id)
+        stages = newest_versions({**session, "name": {"$gt": after}} if after else session)
+        first: list[Row] = [] if limit is None else [{"$sort": {"name": ASCENDING}}, {"$limit": limit}]
+        return sorted(await aggregated(self._details, [*stages, *first]), key=_name)
 
     @driver_call
     async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:

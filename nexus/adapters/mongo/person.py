@@ -66,9 +66,10 @@ class MongoConstraints(Operations):
         return rows
 
     @driver_call
-    async def list_constraints(self, owner_key: str, *, limit: int) -> list[Row]:
-        """Up to `limit` documents of the owner, by place."""
-        return await read_page(self._constraints, {"owner_key": {"$eq": owner_key}}, _WITHOUT_ID, _BY_PLACE, limit)
+    async def list_constraints(self, owner_key: str, *, limit: int, after: str = "") -> list[Row]:
+        """Up to `limit` documents of the owner, by place, of those behind `after`."""
+        query = {"owner_key": {"$eq": owner_key}, "place": {"$gt": after}}
+        return await read_page(self._constraints, query, _WITHOUT_ID, _BY_PLACE, limit)
 
     @insert_call
     async def put_constraints(self, owner_key: str, place: str, document: Mapping[str, Any], revision: int) -> bool:

@@ -29,7 +29,16 @@ from pymongo.errors import BulkWriteError, ExecutionTimeout, NetworkTimeout
 
 from nexus.adapters.mongo.client import DUPLICATE_KEY, Calls, Operations, driver_call, read_one, read_page
 from nexus.adapters.mongo.messages import Rows
-from nexus.adapters.mongo.schema import IS_PLACED, OF_OWNER, OLDEST_FIRST, due_now, id_of, id_text, to_index
+from nexus.adapters.mongo.schema import (
+    IS_PLACED,
+    NEWEST_FIRST,
+    OF_OWNER,
+    OLDEST_FIRST,
+    due_now,
+    id_of,
+    id_text,
+    to_index,
+)
 from nexus.core.models import DEFAULT_SESSION, utc_now
 from nexus.core.ports import Row
 from nexus.core.recall import EPISODE, MEANING, WORDS, Entry, IndexStatus, Place, Postings
@@ -55,6 +64,7 @@ _OWNER_AND_PLACE: Final = {"owner_key": 1, "recall.place": 1}
 _PLACE: Final = {"recall.place": 1}
 _GENERATION: Final = {"recall.place": 1, "recall.generation": 1}
 _FAULT: Final = {"id": 1, "recall.failed": 1}
+_STATE: Final = {**_FAULT, "recall.work": 1, "recall.place": 1}
 _LAST_EPISODE: Final = {"messages": 1, "episodes": {"$slice": -1}}
 _FIRST_DUE_FIRST: Final = [("recall.due_at", ASCENDING)]
 _LAST_FAILED_FIRST: Final = [("recall.due_at", DESCENDING)]
@@ -234,6 +244,25 @@ class MongoRecall(Operations):
             unmarked=await self._count({**owner, **_UNMARKED}),
             meaning_waiting=meaning_waiting,
             faults={str(row.get("id") or id_text(row["_id"])): row["recall"]["failed"] for row in faults},
+        )
+
+    @driver_call
+    async def newest_status(self, owner_key: str, *, newest: int) -> IndexStatus:
+        """The states of the owner's newest messages, up to so many."""
+        rows = await read_page(self._messages, {"owner_key": {"$eq": owner_key}}, _STATE, NEWEST_FIRST, newest)
+        states = [state if isinstance(state := row.get("recall"), dict) else None for row in rows]
+        works = [state.get("work") for state in states if state is not None]
+        failed = [each for each in zip(rows, states, strict=True) if each[1] and each[1].get("work") == _FAILED]
+        return IndexStatus(
+            indexed=sum(isinstance(state.get("place"), int) for state in states if state),
+            waiting=works.count(WORDS),
+            failed=len(failed),
+            unmarked=states.count(None),
+            meaning_waiting=works.count(MEANING),
+            faults={
+                str(row.get("id") or id_text(row["_id"])): row["recall"].get("failed", "")
+                for row, _ in failed[:_FAULTS_SHOWN]
+            },
         )
 
     async def _coded(self, owner_key: str, places: Sequence[Place]) -> list[Entry]:

@@ -166,8 +166,10 @@ class MemoryStore(Protocol):
     async def insert_details(self, details: Sequence[Row]) -> int:
         """Store these in order, up to the first whose name and version are taken. Returns how many were stored."""
 
-    async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
-        """The newest version of each detail, by name, without `content`."""
+    async def list_details(
+        self, owner_key: str, session_id: str, *, limit: int | None = None, after: str = ""
+    ) -> list[Row]:
+        """The newest version of each detail, by name, without `content`; up to `limit` of those behind a name."""
 
     async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:
         """The working memory of a session as it is now, in one read.

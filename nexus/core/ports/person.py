@@ -34,8 +34,8 @@ class ConstraintStore(Protocol):
     async def find_constraints(self, owner_key: str, places: Sequence[str]) -> list[Row]:
         """The documents of these places, those that are there: `owner_key`, `place`, `document` and `revision`."""
 
-    async def list_constraints(self, owner_key: str, *, limit: int) -> list[Row]:
-        """Up to `limit` documents of the owner, by place, as `find_constraints` gives them."""
+    async def list_constraints(self, owner_key: str, *, limit: int, after: str = "") -> list[Row]:
+        """Up to `limit` documents of the owner, by place, of those behind `after`, as `find_constraints` gives them."""
 
     async def put_constraints(self, owner_key: str, place: str, document: Mapping[str, Any], revision: int) -> bool:
         """Keep the document in place of the one with that `revision`; 0 where there is none yet. It gets the next one.

@@ -80,6 +80,9 @@ class RecallIndex(Protocol):
     async def status(self, owner_key: str | None = None) -> IndexStatus:
         """The states of an owner's messages, or of all."""
 
+    async def newest_status(self, owner_key: str, *, newest: int) -> IndexStatus:
+        """The states of the owner's newest messages, up to so many; it takes no longer where there are more."""
+
 
 class Embedder(Protocol):
     """Gives texts vectors whose signs tell how near their meanings are.

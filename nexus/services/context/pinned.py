@@ -8,7 +8,7 @@
 - Messages are in the OpenAI form; malformed ones are ignored.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final, Literal, TypeVar
@@ -17,7 +17,7 @@ from nexus.core.models import LONG_AGO
 from nexus.services.context.blocks import Block
 from nexus.services.history.rows import Agent
 from nexus.services.history.tool_calls import as_id
-from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo, TodoStatus
+from nexus.services.session_state.state import PARTS, FolderNote, Info, SessionState, Todo, TodoStatus
 from nexus.services.text.escape import HEADINGS, CountingEscape, canonical, escape_together, one_line
 
 MOST_INFOS: Final = 100
@@ -69,6 +69,19 @@ def pinned_blocks(role: str, state: SessionState, *, most: int | None = None, to
         *_info_block(infos, min(max(kept - len(notes), 0), MOST_INFOS)),
         *_notes_block(notes, kept),
     ]
+
+
+def shown_parts(state: SessionState) -> Iterator[str]:
+    """The parts as they are pinned for the main agent, and what is kept besides: the roles of sub-agents."""
+    for block in pinned_blocks(state.role or "", state):
+        yield block.text
+        if block.dropped:
+            yield f"({block.dropped} more, older, are kept and not pinned; the JSON has them)"
+    if state.sub_agent_roles:
+        roles = (f"- {one_line(agent)}: {canonical(role).strip()}" for agent, role in state.sub_agent_roles.items())
+        yield "Roles of sub-agents:\n\n" + "\n".join(role.replace("\n", "\n  ") for role in roles)
+    if empty := [name for name in PARTS if getattr(state, name) == ()]:
+        yield f"Given and empty: {', '.join(empty)}"
 
 
 def _role_block(role: str) -> list[Block]:

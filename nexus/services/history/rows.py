@@ -13,6 +13,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
+from pydantic import TypeAdapter, ValidationError
+
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import (
     ABOUT_RESULT,
@@ -21,6 +23,7 @@ from nexus.core.models import (
     DEFAULT_SESSION,
     INTERNAL,
     MAX_ID_CHARS,
+    Identifier,
     Message,
     Role,
     Topics,
@@ -31,6 +34,7 @@ from nexus.core.models import (
     trusted_time,
 )
 from nexus.core.ports import Row, RunOrigin
+from nexus.core.wire import explain
 from nexus.services.history.forms import (
     LEFT_OUT,
     RAW,
@@ -44,6 +48,7 @@ from nexus.services.text.content import as_text, compact_json
 Kind = Literal["main", "sub"]
 
 _ID_CHARS: Final = 256
+_OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 _SHOWN_CHARS: Final = 60
 _WORD: Final = re.compile(r"[A-Za-z_-]{1,16}")
 
@@ -134,6 +139,14 @@ def unknown(where: str, value: Any, allowed: Iterable[str]) -> ValueError:
 def is_word(text: str) -> bool:
     """Whether it is a short word, as names of fields are, and nothing that a person may have said."""
     return bool(_WORD.fullmatch(text))
+
+
+def read_owner_key(owner_key: str, where: str = "owner_key") -> str:
+    """The key of an owner; ValueError where it is none."""
+    try:
+        return _OWNER.validate_python(owner_key)
+    except ValidationError as error:
+        raise ValueError(explain(error, where)) from None
 
 
 def read_session_id(metadata: Mapping[str, Any], where: str = "metadata.session_id") -> str:

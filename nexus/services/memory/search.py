@@ -6,7 +6,6 @@ the messages that they searched for, and long-term memory has none of them. Mess
 they may have left its context.
 """
 
-import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.history.forms import native
 from nexus.services.history.tool_calls import ToolCall, given_arguments, read_tool_calls
 from nexus.services.memory.documents import LOOKED_BACK, Caller, read_all
-from nexus.services.text.content import as_text, compact_json
+from nexus.services.text.content import as_text, compact_json, place_of
 from nexus.services.text.escape import one_line
 from nexus.services.tools.memory_tools import READING_TOOLS, SearchMemory
 
@@ -112,12 +111,6 @@ def tool_of(row: Row) -> str:
     metadata = row.get("metadata")
     name = metadata.get("tool_name") if isinstance(metadata, Mapping) else None
     return name if isinstance(name, str) else ""
-
-
-def place_of(text: str, phrase: str) -> int | None:
-    """The character at which the phrase begins, ignoring case; None where it does not occur."""
-    match = re.search(re.escape(phrase), text, re.IGNORECASE)
-    return match.start() if match else None
 
 
 def _texts_of_call(call: ToolCall, given: Mapping[str, Any]) -> Iterator[str]:

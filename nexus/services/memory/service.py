@@ -19,6 +19,7 @@ from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import ConstraintSource, FactSource, MemoryStore, MessageStore, RecallSource, Row, TurnSource
 from nexus.core.working_memory import (
+    Author,
     Compaction,
     CompactionJob,
     CompactionRequest,
@@ -36,6 +37,7 @@ from nexus.services.tools.memory_tools import (
     DEFAULT_CHARACTERS,
     HANDLES,
     READING_TOOLS,
+    UPDATE_WORKING_MEMORY,
     CompactHistory,
     MemoryCall,
     MemoryLimits,
@@ -136,6 +138,23 @@ class WorkingMemory:
         except StoreRejectedError as error:
             return Outcome(f"The database does not accept it: {error}", done=False)
 
+    async def edit_overview(
+        self, owner_key: str, session_id: str, content: str, *, base_revision: int, edit_id: str
+    ) -> Overview:
+        """Write an operator's text as the next revision after `base_revision`; returns what is the newest then.
+
+        `edit_id` names the edit, which is served once, as a message is. An equal text writes nothing.
+
+        Raises:
+            CallRefusedError: the text is none, or `base_revision` is not the newest; nothing is changed.
+            StoreUnavailableError, StoreRejectedError: it may be stored or not; the same edit again stores it once.
+        """
+        caller = Caller(owner_key, session_id, run_id="", call_id=edit_id)
+        given = {"content": content, "base_revision": base_revision}
+        call = self._checked(UPDATE_WORKING_MEMORY, given, caller)
+        assert isinstance(call, UpdateOverview)  # noqa: S101  # the calls of this tool are
+        return await self._write_overview(call, caller, author="operator")
+
     def _checked(self, name: str, args: Any, caller: Caller) -> MemoryCall:
         if caller.is_sub_agent and name not in READING_TOOLS:
             allowed = ", ".join(sorted(READING_TOOLS))
@@ -173,7 +192,7 @@ class WorkingMemory:
             f"{self.limits.overview_max_bytes} bytes. The next exchange begins with it."
         )
 
-    async def _write_overview(self, call: UpdateOverview, caller: Caller) -> Overview:
+    async def _write_overview(self, call: UpdateOverview, caller: Caller, author: Author = "model") -> Overview:
         """Write the next revision, unless this message has written one or the newest has the same text."""
         if call.content.strip() == TEMPLATE.strip():
             raise CallRefusedError("content: is the template as it was, which says nothing; fill it in")
@@ -192,6 +211,7 @@ class WorkingMemory:
                 revision=revision + 1,
                 content=call.content,
                 updated_at=to_milliseconds(utc_now()),
+                author=author,
                 run_id=caller.run_id,
                 turn_number=await self._turn_number(caller),
                 call_id=caller.call_id,
@@ -210,7 +230,7 @@ class WorkingMemory:
             self._metrics.count(Event.REVISION_REMOVED, dropped)
 
     async def _turn_number(self, caller: Caller) -> int:
-        if self._turns is None:
+        if self._turns is None or not caller.run_id:
             return 0
         return (await self._turns.goal(*caller.session, caller.run_id)).turn_number or 0
 

@@ -209,11 +209,17 @@ class Constraints:
         await self._changes.settled(_queue_of(target.owner_key))
         return await known_in(self._store, target)
 
-    async def known_of_owner(self, owner_key: str, *, limit: int) -> tuple[list[Constraint], bool]:
-        """All constraints of an owner, of up to `limit` places, also those taken back; and whether there are others."""
+    async def known_of_owner(
+        self, owner_key: str, *, limit: int, after: str = ""
+    ) -> tuple[list[Constraint], str | None]:
+        """An owner's constraints, also those taken back, of up to `limit` places behind `after`.
+
+        And the last of these places, where there are others behind it.
+        """
         await self._changes.settled(_queue_of(owner_key))
-        rows = await self._store.list_constraints(owner_key, limit=limit + 1)
-        return _read(owner_key, rows[:limit]), len(rows) > limit
+        rows = await self._store.list_constraints(owner_key, limit=limit + 1, after=after)
+        last = str(rows[limit - 1].get("place")) if len(rows) > limit else None
+        return _read(owner_key, rows[:limit]), last
 
     async def pin(
         self, owner_key: str, session_id: str, run_id: str, given: Mapping[str, Any], *, message_id: str = ""

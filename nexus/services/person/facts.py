@@ -30,7 +30,7 @@ from nexus.core.ports import FactStore, MessageStore
 from nexus.core.ports.store import Settled
 from nexus.services.history.rows import read_session_id
 from nexus.services.history.tombstones import Tombstones
-from nexus.services.person.statements import Origin, facts_of, read_statements, slot_of, statement
+from nexus.services.person.statements import Origin, Slot, comparable, facts_of, read_statements, slot_of, statement
 from nexus.services.session_queue import Key, SessionQueue
 
 _log = structlog.get_logger(__name__)
@@ -110,6 +110,11 @@ class Facts:
         rows = await self._store.statements(owner_key, limit=_MOST_READ)
         return await computed(owner_key, len(rows) * _STATEMENT_CHARS, lambda: facts_of(read_rows(rows, owner_key)))
 
+    async def taken_back_by(self, owner_key: str, topic: str, sub_topic: str = "", value: str = "") -> list[Fact]:
+        """The facts that taking this back is about: of that value, held or not; without one whatever holds."""
+        of_slot = [each for each in await self.facts(owner_key) if _slot(each) == slot_of(topic, sub_topic)]
+        return [each for each in of_slot if (comparable(each.value) == comparable(value) if value else each.holds)]
+
     async def statements(self, owner_key: str) -> list[Statement]:
         """Every stored statement of the owner, the latest first. Raises as `facts`."""
         await self._messages.settled(_key(owner_key))
@@ -169,7 +174,7 @@ class Facts:
         """
         slot = slot_of(topic, sub_topic)
         every = await self.statements(origin.owner_key)
-        after = [_next(each.said_at) for each in every if slot_of(each.topic, each.sub_topic) == slot]
+        after = [_next(each.said_at) for each in every if _slot(each) == slot]
         said = statement(
             replace(origin, said_at=max(origin.said_at, *after)) if after else origin,
             topic,
@@ -181,7 +186,7 @@ class Facts:
         )
         await self.add(origin.owner_key, [said])
         facts = await self.facts(origin.owner_key)
-        return [each for each in facts if slot_of(each.topic, each.sub_topic) == slot]
+        return [each for each in facts if _slot(each) == slot]
 
     async def _write(self, key: Key, accepted: Sequence[_Accepted]) -> None:
         await self._tombstones.check(key[0], [(item.session_id, item.said_at) for item in accepted])
@@ -234,6 +239,10 @@ def _next(moment: datetime) -> datetime:
         return moment + _LEAST
     except OverflowError:
         return moment
+
+
+def _slot(said: Fact | Statement) -> Slot:
+    return slot_of(said.topic, said.sub_topic)
 
 
 def _key(owner_key: str) -> Key:

@@ -18,7 +18,7 @@ import structlog
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Message, trusted_time
-from nexus.core.ports import SessionStateStore
+from nexus.core.ports import Row, SessionStateStore
 from nexus.core.ports.store import Settled
 from nexus.services.history.rows import read_session_id
 from nexus.services.history.tombstones import Tombstones
@@ -90,12 +90,9 @@ class SessionStates:
 
     async def _find(self, key: Key) -> tuple[int | None, Any]:
         """Revision and document; 0 and None where nothing is stored, None as revision where the stored one is bad."""
-        row = await self._store.find_session_state(*key)
+        row = await _find(self._store, key)
         if row is None:
             return 0, None
-        if (row.get("owner_key"), row.get("session_id")) != key:
-            _log.error("foreign_rows_withheld", rows=1)
-            raise StoreUnavailableError("the store gave the state of another session")
         revision = row.get("revision")
         return revision if isinstance(revision, int) and revision > 0 else None, row.get("document")
 
@@ -120,3 +117,17 @@ class SessionStates:
 
     def _delayed(self, reason: str) -> None:
         _log.warning("session_state_delayed", reason=reason, pending=self.pending.count)
+
+
+async def stored_state(store: SessionStateStore, owner_key: str, session_id: str) -> Any:
+    """The stored document of a session's state, which `state_in` reads; None where there is none."""
+    row = await _find(store, (owner_key, session_id))
+    return row.get("document") if row else None
+
+
+async def _find(store: SessionStateStore, key: Key) -> Row | None:
+    row = await store.find_session_state(*key)
+    if row is not None and (row.get("owner_key"), row.get("session_id")) != key:
+        _log.error("foreign_rows_withheld", rows=1)
+        raise StoreUnavailableError("the store gave the state of another session")
+    return row

@@ -12,7 +12,7 @@ It comes with a request (`run.metadata.state`) or by `session.state` messages; b
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
@@ -106,6 +106,21 @@ def state_of(parts: Mapping[str, Any]) -> SessionState:
         useful_info=_items_of(parts, "useful_info", Info),
         folder_notes=_items_of(parts, "folder_notes", FolderNote),
     )
+
+
+def as_object(state: SessionState) -> dict[str, Any]:
+    """The parts that are given, as a `set` takes them."""
+    roles = dict(state.sub_agent_roles) or None
+    parts: dict[str, Any] = {"role": state.role, "sub_agent_roles": roles}
+    for name in ("todos", "useful_info", "folder_notes"):
+        items = getattr(state, name)
+        parts[name] = None if items is None else [_given(asdict(item)) for item in items]
+    return _given(parts)
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in values.items() if value is not None}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
 
 
 def _items_of(parts: Mapping[str, Any], name: str, kind: Callable[..., Any]) -> tuple[Any, ...] | None:

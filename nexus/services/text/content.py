@@ -26,6 +26,12 @@ def as_text(content: Any) -> str:
     return compact_json(content) if text is None else text
 
 
+def place_of(text: str, phrase: str) -> int | None:
+    """The character at which the phrase begins, ignoring case; None where it does not occur."""
+    match = re.search(re.escape(phrase), text, re.IGNORECASE)
+    return match.start() if match else None
+
+
 def without_recalled(text: str) -> str:
     """A text without `[RECALL]` blocks, which come back where a context is sent as a message."""
     return _RECALLED.sub("", text)

@@ -52,9 +52,8 @@ TOP: Final = frozenset({HEADER, MESSAGES, TURNS, COMPACTIONS, STATE, CONSTRAINTS
 _MOST_DEPTH: Final = 100
 _MOST_JSON_DEPTH: Final = 200
 
-# In messages of `json` and pydantic, of no use to an operator: the line within a line, and a class.
+# In messages of `json`, of no use to an operator: the line within a line.
 _POSITION: Final = re.compile(r": line 1 column (\d+) \(char \d+\)$")
-_CLASS: Final = re.compile(r" or instance of \w+")
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Count = Field(ge=0)
@@ -136,7 +135,7 @@ def json_of_model(model: type[BaseModel], document: Any) -> dict[str, Any]:
         # By way of a text, where no number is infinite, and bytes that are no text are a fault.
         value: dict[str, Any] = json.loads(model.model_validate(document).model_dump_json())
     except ValidationError as error:
-        raise ValueError(explained(error)) from None
+        raise ValueError(explain(error)) from None
     except (PydanticSerializationError, UnicodeDecodeError):
         raise ValueError("it holds something that is no JSON") from None
     return value
@@ -258,11 +257,6 @@ def facts_in(folder: Folder, header: Header, owner_key: str, session_id: str) ->
         yield place, said.model_copy(update={"owner_key": owner_key, **of_session})
 
 
-def explained(error: ValidationError) -> str:
-    """The first fault that pydantic found, without its names of classes."""
-    return _CLASS.sub("", explain(error))
-
-
 def detail_files(names: Collection[str]) -> dict[str, str]:
     """By its name the file of each detail in `DETAIL_FOLDER`; no two are the same, also where case does not count."""
     folded = {name: unicodedata.normalize("NFKC", name).casefold() for name in names}
@@ -314,7 +308,7 @@ def _model(place: str, value: dict[str, Any], model: type[_Model]) -> _Model:
     try:
         return model.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        raise ValueError(f"{place}: {explained(error)}") from None
+        raise ValueError(f"{place}: {explain(error)}") from None
 
 
 def _text(folder: Folder, name: str) -> str | None:

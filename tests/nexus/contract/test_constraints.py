@@ -45,6 +45,8 @@ async def test_documents_come_back_as_they_were(place: Place) -> None:
         listed = await store.constraints.list_constraints("o", limit=2)
         assert [(each["owner_key"], each["place"]) for each in listed] == [("o", "owner"), ("o", "run:r")]
         assert listed[0]["document"] == DOCUMENT
+        behind = await store.constraints.list_constraints("o", limit=2, after="owner")
+        assert [each["place"] for each in behind] == ["run:r", "session:s"]
         assert await store.constraints.list_constraints("p", limit=2) == []
 
 

@@ -164,6 +164,9 @@ async def test_versions_of_details(place: Place) -> None:
         for version in range(1, 13):
             await memory.insert_details([detail(name, version) for name in names])
         listed = await memory.list_details("o", "s")
+        for after, limit in (("", 2), ("a", 1), (listed[0]["name"], 9), ("zz", 9)):
+            behind = [each for each in listed if each["name"] > after][:limit]
+            assert await memory.list_details("o", "s", limit=limit, after=after) == behind
         assert places(listed) == [(name, 12) for name in sorted(names)]
         assert not any("content" in row for row in listed)
         assert await memory.find_detail("o", "s", "a") == detail("a", 12)

@@ -283,6 +283,7 @@ async def test_an_indexer_that_ends(place: Server, steps: int) -> None:
         await work(later(), steps)
         status = await store.recall.status("o")
         assert status.waiting == 70
+        assert (await store.recall.newest_status("o", newest=50)).waiting == 50
         await work(later() + LEASE, 4)
         found = await read(store)
         assert (len(places_of(found)), found.messages) == (70, 70)
@@ -390,6 +391,7 @@ async def test_failures(place: Server) -> None:
         await store.recall.finish(rows[1:], next_work=MEANING)
         await store.recall.fail((await claim(store, MEANING))[0], "refused " + "界" * 5_000)
         status = await store.recall.status("o")
+        assert await store.recall.newest_status("o", newest=9) == status
         assert status.faults.keys() == {"m0", "m1"}
         assert status.faults["m0"] == "no text"
         assert status.faults["m1"].startswith("refused 界")
@@ -500,6 +502,7 @@ async def test_marking(place: Server) -> None:
         await store.recall.finish(await claim(store))
         status = await store.recall.status("o")
         assert (status.waiting, status.unmarked) == (0, len(strange))
+        assert await store.recall.newest_status("o", newest=99) == status
 
         async def mark(*, again: bool) -> list[int]:
             counts, seen = [], 0

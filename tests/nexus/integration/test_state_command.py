@@ -263,6 +263,6 @@ def test_what_is_kept_and_not_pinned() -> None:
     found = lines(state)
     assert found[-1] == "Given and empty: todos"
     assert [line for line in found if line.startswith("(")] == [
-        "(20 more, older, are kept and not pinned; --json shows them)",
-        "(2 more, older, are kept and not pinned; --json shows them)",
+        "(20 more, older, are kept and not pinned; the JSON has them)",
+        "(2 more, older, are kept and not pinned; the JSON has them)",
     ]

@@ -63,11 +63,13 @@ class FakeMemoryStore:
                 return kept
         return len(details)
 
-    async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
-        """The newest version of each detail, by name, without `content`."""
+    async def list_details(
+        self, owner_key: str, session_id: str, *, limit: int | None = None, after: str = ""
+    ) -> list[Row]:
+        """The newest version of each detail, by name, without `content`; up to `limit` of those behind a name."""
         self._ask("list_details")
-        newest = {row["name"]: row for row in self._versions(owner_key, session_id)}
-        return [_without("content", row) for _, row in sorted(newest.items())]
+        newest = {row["name"]: row for row in self._versions(owner_key, session_id) if row["name"] > after}
+        return [_without("content", row) for _, row in sorted(newest.items())][:limit]
 
     async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:
         """The working memory of a session as it is now."""

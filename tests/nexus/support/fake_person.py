@@ -48,10 +48,11 @@ class FakeConstraints:
         self._ask("find_constraints")
         return deepcopy([row for (owner, place), row in self.kept.items() if owner == owner_key and place in places])
 
-    async def list_constraints(self, owner_key: str, *, limit: int) -> list[Row]:
-        """Up to `limit` documents of the owner, by place."""
+    async def list_constraints(self, owner_key: str, *, limit: int, after: str = "") -> list[Row]:
+        """Up to `limit` documents of the owner, by place, of those behind `after`."""
         self._ask("list_constraints")
-        return deepcopy([row for (owner, _), row in sorted(self.kept.items()) if owner == owner_key][:limit])
+        kept = [row for (owner, place), row in sorted(self.kept.items()) if owner == owner_key and place > after]
+        return deepcopy(kept[:limit])
 
     async def put_constraints(self, owner_key: str, place: str, document: Mapping[str, Any], revision: int) -> bool:
         """Keep the document in place of the one with that revision. False when another was kept in between."""

@@ -179,7 +179,14 @@ class FakeRecall:
     async def status(self, owner_key: str | None = None) -> IndexStatus:
         """The states of an owner's messages, or of all."""
         self._ask("status")
-        rows = self._store.messages if owner_key is None else self._of(owner_key)
+        return self._status(self._store.messages if owner_key is None else self._of(owner_key))
+
+    async def newest_status(self, owner_key: str, *, newest: int) -> IndexStatus:
+        """The states of the owner's newest messages, up to so many."""
+        self._ask("newest_status")
+        return self._status(sorted(self._of(owner_key), key=lambda row: row["timestamp"], reverse=True)[:newest])
+
+    def _status(self, rows: Sequence[Row]) -> IndexStatus:
         states = [self.states.get(row["_id"]) for row in rows]
         works = [state.get("work") for state in states if state]
         return IndexStatus(

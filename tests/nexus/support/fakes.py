@@ -22,7 +22,8 @@ from nexus.core.ports.store import (
     TextsOf,
 )
 from nexus.core.working_memory import Tail
-from nexus.services.memory.search import place_of, tool_of
+from nexus.services.memory.search import tool_of
+from nexus.services.text.content import place_of
 from tests.nexus.support.fake_erasure import FakeErasure
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fake_person import FakeConstraints, FakeFacts

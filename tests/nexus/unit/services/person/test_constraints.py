@@ -263,10 +263,14 @@ async def test_kept_and_read() -> None:
         assert [each.text for each in shown] == ["of ada", "first", "second", "of the run"]
         assert [each.text for each in await constraints.constraints("ada", "s2", "run_2")] == ["of ada"]
         assert [each.text for each in await constraints.constraints("ada", "default", "")] == ["of ada", "elsewhere"]
-        for limit, are_others, count in ((4, False, 5), (3, True, 3)):
-            known = ["of ada", "of the run", "elsewhere", "first", "second"][:count]
-            found, others = await constraints.known_of_owner("ada", limit=limit)
-            assert ([each.text for each in found], others) == (known, are_others)
+        every = ["of ada", "of the run", "elsewhere", "first", "second"]
+        for after, limit, last, known in (
+            ("", 4, None, every),
+            ("", 3, "session:default", every[:3]),
+            ("session:default", 3, None, every[3:]),
+        ):
+            found, behind = await constraints.known_of_owner("ada", limit=limit, after=after)
+            assert ([each.text for each in found], behind) == (known, last)
     assert constraints.pending.count == 0
 
 
