@@ -28,7 +28,7 @@ from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 from nexus.services.requests.letters import LetterSender
 from nexus.wiring import Nexus, ServiceState, create_nexus
 
-__all__ = ["Nexus", "open_nexus"]
+__all__ = ["Nexus", "console_services", "open_nexus"]
 
 _log = structlog.get_logger(__name__)
 
@@ -63,7 +63,7 @@ async def open_nexus(settings: Settings, settings_file: Path | None = None) -> A
         replicas = Replicas(
             store.replicas, nexus.metrics, nexus.metrics, host=socket.gethostname(), version=__version__
         )
-        shown = _shown(nexus, transport, settings_file, replicas)
+        shown = console_services(nexus, transport, settings_file, replicas)
         app = create_app(
             checks(nexus.state, store, transport.probe, settings.bus.heartbeat_s),
             nexus.metrics.exposition,
@@ -95,7 +95,9 @@ async def open_nexus(settings: Settings, settings_file: Path | None = None) -> A
         yield nexus
 
 
-def _shown(nexus: Nexus, transport: Transport, settings_file: Path | None, replicas: Replicas) -> ConsoleServices:
+def console_services(
+    nexus: Nexus, transport: Transport, settings_file: Path | None, replicas: Replicas
+) -> ConsoleServices:
     """What the console shows of a service."""
     letters, counts = transport.dead_letters, counts_subscribers(nexus.settings.bus)
     return ConsoleServices(

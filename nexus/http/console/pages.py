@@ -5,7 +5,7 @@ from typing import Final
 
 from starlette.routing import BaseRoute
 
-from nexus.http.console import contexts, failures, letters, live, owners, settings
+from nexus.http.console import contexts, failures, letters, live, memory, owners, person, recall, settings, turns
 from nexus.http.console.shell import ConsoleServices, Page, console_routes
 
 # A line for each module, which names its own.
@@ -13,12 +13,18 @@ PAGES: Final[Mapping[str, Page]] = {
     **live.PAGES,
     **owners.PAGES,
     **contexts.PAGES,
+    **memory.PAGES,
+    **turns.PAGES,
+    **person.PAGES,
+    **recall.PAGES,
     **failures.PAGES,
     **letters.PAGES,
     **settings.PAGES,
 }
 # What changes something.
 FORMS: Final[Mapping[str, Page]] = {
+    **memory.FORMS,
+    **person.FORMS,
     **letters.FORMS,
 }
 

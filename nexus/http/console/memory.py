@@ -1,0 +1,255 @@
+"""What is kept of a session: its overview with the revisions, details, compactions, and its state (contract §5, §7)."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from nexus.core.erasure import hashed
+from nexus.core.errors import CallRefusedError, NexusError
+from nexus.core.models import new_message_id
+from nexus.core.ports import Row
+from nexus.core.working_memory import Compaction, Detail, Overview
+from nexus.http.console.asked import number, owner_and_session
+from nexus.http.console.shell import Page, Visit
+from nexus.services.context.pinned import shown_parts
+from nexus.services.memory.documents import TEMPLATE
+from nexus.services.memory.kept import compaction_of, detail_of, overview_of, read_kept, two_overviews
+from nexus.services.records.compare import diff_of
+from nexus.services.session_state.merge import state_in
+from nexus.services.session_state.service import stored_state
+from nexus.services.session_state.state import as_object
+
+_Kept = TypeVar("_Kept", Overview, Detail, Compaction)
+_Read = tuple[list[_Kept], list[str]]
+
+_FEW: Final = 10
+_AT_ONCE: Final = 50
+_ROWS_AT_ONCE: Final = 100
+
+
+async def memory(visit: Visit) -> Response:
+    """The memory of a session as it is now."""
+    return await _memory(visit, await _newest(visit))
+
+
+async def edit(visit: Visit) -> Response:
+    """Write what was typed as the next revision of the overview.
+
+    Where another was written since the page was made, nothing is written: a page has both texts and what differs.
+    """
+    owner, session = owner_and_session(visit)
+    fields = await visit.access.read_form(visit.request)
+    if (working_memory := visit.services.memory) is None:
+        raise HTTPException(409, "memory.working_memory is off: no overview is kept")
+    content, base, edit_id = (fields.get(name, "") for name in ("content", "base", "id"))
+    if not base.isdecimal() or not edit_id:
+        raise HTTPException(400, "base, id: are missing; open the page again")
+    try:
+        written = await working_memory.edit_overview(owner, session, content, base_revision=int(base), edit_id=edit_id)
+    except CallRefusedError as error:
+        newest = await _newest(visit)
+        if newest.revision == int(base):
+            return await _memory(visit, newest, content, 400, fault=str(error))
+        # Whoever saves it now has seen what was written meanwhile.
+        return await _memory(visit, newest, content, 409, lines=diff_of(newest.content, content))
+    if written.call_id == edit_id:
+        visit.changed("overview_edited", sha256=hashed(owner), bytes=len(content.encode()), version=written.revision)
+    return visit.seen("memory", owner=owner, session=session)
+
+
+class _Newest(NamedTuple):
+    """What is stored of the overview as the newest revision: 0 is the template, None one that cannot be read."""
+
+    revision: int
+    overview: Overview | None
+
+    @property
+    def content(self) -> str:
+        """Its text; of one that cannot be read there is none."""
+        return self.overview.content if self.overview else "" if self.revision else TEMPLATE
+
+
+async def _newest(visit: Visit) -> _Newest:
+    document = await visit.services.store.memory.latest_overview(visit.owner, visit.session)
+    if document is None:
+        return _Newest(0, None)
+    (*found,), _ = _readable(Overview, "revision", [document], visit)
+    return _Newest(document["revision"], next(iter(found), None))
+
+
+async def _memory(
+    visit: Visit, newest: _Newest, typed: str | None = None, status: int = 200, **values: Any
+) -> Response:
+    """The page; `typed` is a text that was not saved, `lines` what differs between the newest and it."""
+    key, store = (visit.owner, visit.session), visit.services.store
+    revised = await store.memory.overviews(*key, limit=_FEW + 1)
+    overviews, faults = _readable(Overview, "revision", revised[:_FEW], visit)
+    listed = await store.memory.list_details(*key, limit=_FEW + 1)
+    details, others = _readable(Detail, "name", listed[:_FEW], visit)
+    latest = await store.memory.latest_compaction(*key)
+    compactions, further = _readable(Compaction, "number", [latest] if latest else [], visit)
+    return visit.page(
+        "memory.html",
+        status=status,
+        owner=key[0],
+        session=key[1],
+        is_kept=visit.services.memory is not None,
+        newest=newest,
+        overviews=overviews,
+        older=revised[_FEW - 1]["revision"] if len(revised) > _FEW else None,
+        details=details,
+        behind=listed[_FEW - 1]["name"] if len(listed) > _FEW else None,
+        compaction=next(iter(compactions), None),
+        unreadable=[*faults, *others, *further],
+        has_state=await stored_state(store, *key) is not None,
+        most_bytes=_most_bytes(visit),
+        typed=newest.content if typed is None else typed,
+        # Each page is one edit, however often its form is sent.
+        edit_id=new_message_id(),
+        **{"fault": "", "lines": None, **values, "is_outdated": "lines" in values},
+    )
+
+
+async def revisions(visit: Visit) -> Response:
+    """The revisions of the overview, the newest first, or what differs between two of them."""
+    key, store = (visit.owner, visit.session), visit.services.store.memory
+    first, second = number(visit, "first"), number(visit, "second")
+    if first is not None or second is not None:
+        before, after = await two_overviews(store, *key, first, second)
+        lines = diff_of(before.content, after.content)
+        return visit.page("difference.html", owner=key[0], session=key[1], before=before, after=after, lines=lines)
+    found = await store.overviews(*key, limit=_AT_ONCE + 1, before=number(visit, "before"))
+    overviews, unreadable = _readable(Overview, "revision", found[:_AT_ONCE], visit)
+    return visit.page(
+        "revisions.html",
+        owner=key[0],
+        session=key[1],
+        overviews=overviews,
+        unreadable=unreadable,
+        next=found[_AT_ONCE - 1]["revision"] if len(found) > _AT_ONCE else None,
+    )
+
+
+async def revision(visit: Visit) -> Response:
+    """One revision of the overview, whole."""
+    wanted = number(visit, "number")
+    found = await overview_of(visit.services.store.memory, visit.owner, visit.session, wanted)
+    return visit.page(
+        "revision.html",
+        owner=visit.owner,
+        session=visit.session,
+        overview=found,
+        content=found.content if found else TEMPLATE,
+    )
+
+
+async def details(visit: Visit) -> Response:
+    """Notes and archives, by name."""
+    key = visit.owner, visit.session
+    found = await visit.services.store.memory.list_details(*key, limit=_AT_ONCE + 1, after=visit.asked("after"))
+    listed, unreadable = _readable(Detail, "name", found[:_AT_ONCE], visit)
+    return visit.page(
+        "details.html",
+        owner=key[0],
+        session=key[1],
+        details=listed,
+        unreadable=unreadable,
+        next=found[_AT_ONCE - 1]["name"] if len(found) > _AT_ONCE else None,
+    )
+
+
+async def detail(visit: Visit) -> Response:
+    """One detail, whole, in one of its versions."""
+    key, name = (visit.owner, visit.session), visit.asked("name")
+    store = visit.services.store.memory
+    found = await detail_of(store, *key, name, number(visit, "version"))
+    newest = await detail_of(store, *key, name)
+    return visit.page("detail.html", owner=key[0], session=key[1], detail=found, newest=newest.version)
+
+
+async def compactions(visit: Visit) -> Response:
+    """The compactions of a session with their summaries, the newest first."""
+    key, store = (visit.owner, visit.session), visit.services.store.memory
+    found = await store.compactions(*key, limit=_FEW + 1, before=number(visit, "before"))
+    made, unreadable = _readable(Compaction, "number", found[:_FEW], visit)
+    return visit.page(
+        "compactions.html",
+        owner=key[0],
+        session=key[1],
+        compactions=made,
+        unreadable=unreadable,
+        next=found[_FEW - 1]["number"] if len(found) > _FEW else None,
+    )
+
+
+async def compaction(visit: Visit) -> Response:
+    """One compaction, and the rows that its summary stands for, from one of them on."""
+    key, wanted = (visit.owner, visit.session), number(visit, "number")
+    if wanted is None:
+        raise HTTPException(400, "number: is needed")
+    found = await compaction_of(visit.services.store.memory, *key, wanted)
+    begin = number(visit, "from") or 0
+    ids = found.rows[begin : begin + _ROWS_AT_ONCE]
+    rows = {row["_id"]: row for row in await visit.services.store.messages_of_ids(key[0], ids)}
+    return visit.page(
+        "compaction.html",
+        owner=key[0],
+        session=key[1],
+        compaction=found,
+        rows=[(row_id, rows.get(row_id)) for row_id in ids],
+        removed={*found.removed},
+        next=begin + _ROWS_AT_ONCE if len(found.rows) > begin + _ROWS_AT_ONCE else None,
+    )
+
+
+async def state(visit: Visit) -> Response:
+    """What agents are shown of the session's state, and what is kept of it."""
+    kept, faults = state_in(await stored_state(visit.services.store, visit.owner, visit.session))
+    given = as_object(kept)
+    return visit.page(
+        "state.html",
+        owner=visit.owner,
+        session=visit.session,
+        parts=[*shown_parts(kept)],
+        text=json.dumps(given, ensure_ascii=False, indent=2) if given else "",
+        faults=faults,
+    )
+
+
+def _readable(kind: type[_Kept], field: str, documents: Iterable[Row], visit: Visit) -> _Read[_Kept]:
+    """The values of stored documents, and the faults of those that cannot be read."""
+    found: list[_Kept] = []
+    faults: list[str] = []
+    for document in documents:
+        if (document.get("owner_key"), document.get("session_id")) != (visit.owner, visit.session):
+            raise HTTPException(500, "the store gave the memory of another session")
+        try:
+            found.append(read_kept(kind, document, field))
+        except NexusError as error:
+            faults.append(str(error))
+    return found, faults
+
+
+def _most_bytes(visit: Visit) -> int:
+    """As large as an overview may be now."""
+    return (
+        visit.services.memory.limits.overview_max_bytes
+        if visit.services.memory
+        else visit.services.settings.memory.overview_max_bytes
+    )
+
+
+PAGES: Final[Mapping[str, Page]] = {
+    "memory": memory,
+    "revisions": revisions,
+    "revision": revision,
+    "details": details,
+    "detail": detail,
+    "compactions": compactions,
+    "compaction": compaction,
+    "state": state,
+}
+FORMS: Final[Mapping[str, Page]] = {"memory": edit}

@@ -1,0 +1,64 @@
+"""What is remembered of a session's runs (contract §6)."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from nexus.core.errors import TurnNotFoundError
+from nexus.core.ports import Row
+from nexus.core.ports.store import LARGEST
+from nexus.core.turns import Turn
+from nexus.http.console.asked import number
+from nexus.http.console.shell import Page, Visit
+from nexus.services.transfer.folder import json_of_model
+
+_AT_ONCE: Final = 20
+
+
+async def turns(visit: Visit) -> Response:
+    """Turns with their summaries, the latest first, of those before a number."""
+    key, before = (visit.owner, visit.session), number(visit, "before")
+    found = await visit.services.store.turns.turns(*key, limit=_AT_ONCE + 1, before=before, whole=True)
+    read: list[Turn] = []
+    unreadable: list[str] = []
+    for document in found[:_AT_ONCE]:
+        try:
+            read.append(_read(document))
+        except ValueError as error:
+            unreadable.append(f"turn {document['turn_number']} cannot be read: {error}")
+    return visit.page(
+        "turns.html",
+        owner=key[0],
+        session=key[1],
+        turns=read,
+        unreadable=unreadable,
+        before=before,
+        next=found[_AT_ONCE - 1]["turn_number"] if len(found) > _AT_ONCE else None,
+    )
+
+
+async def turn(visit: Visit) -> Response:
+    """All that is remembered of one turn."""
+    wanted = number(visit, "number") or 0
+    document = None
+    if wanted <= LARGEST:
+        document = await visit.services.store.turns.find_turn(visit.owner, visit.session, wanted)
+    if document is None:
+        raise TurnNotFoundError(wanted)
+    found = _read(document)
+    outcomes = [(each, _shown(each.arguments), _shown(each.result)) for each in found.tool_calls]
+    return visit.page("turn.html", owner=visit.owner, session=visit.session, turn=found, outcomes=outcomes)
+
+
+def _read(document: Row) -> Turn:
+    """A turn as an export has it: all of it is JSON."""
+    return Turn.model_validate(json_of_model(Turn, document))
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+
+PAGES: Final[Mapping[str, Page]] = {"turns": turns, "turn": turn}
