@@ -277,12 +277,15 @@ async def test_what_nexus_may_not(server: RedisServer, user: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_an_operator(server: RedisServer, mode: Mode) -> None:
-    """Dead letters are listed, sent again and dropped; nothing else is read."""
+@pytest.mark.parametrize("user", ["operator", "nexus"])
+async def test_an_operator(server: RedisServer, mode: Mode, user: str) -> None:
+    """Dead letters are listed, sent again and dropped, by the command and by a service's console."""
     async with open_redis(url_of(server, f"nexus{USERS[mode]}")) as client:
-        await RedisDeadLetters(client, prefix=PREFIX).keep(DeadLetter("llm.results", mode, "1" * 64, 1, body=b"x"))
-    settings = BusSettings(mode=mode, url=SecretStr(url_of(server, "operator")), channel_prefix=PREFIX)
-    async with open_bus(settings) as transport:
+        await RedisDeadLetters(client, prefix=PREFIX).keep(
+            DeadLetter("llm.results", mode + user, "1" * 64, 1, body=b"x")
+        )
+    url = url_of(server, "operator" if user == "operator" else f"nexus{USERS[mode]}")
+    async with open_bus(BusSettings(mode=mode, url=SecretStr(url), channel_prefix=PREFIX)) as transport:
         letters: Any = transport.dead_letters
         newest = (await letters.newest(1))[0]
         assert await letters.count() > 0
@@ -292,6 +295,10 @@ async def test_an_operator(server: RedisServer, mode: Mode) -> None:
         await transport.bus.publish("context.build.response.x", b"x")
         assert await letters.drop(newest.letter_id)
     assert await refused_in(server) == []
+
+
+async def test_an_operator_reads_nothing_else(server: RedisServer) -> None:
+    """No answers, and no names of keys."""
     await denied(
         server, "operator", "HGETALL docs:nexus:request:k", "GET docs:nexus:kept:k", "DEL docs:nexus:kept:k", "KEYS *"
     )
