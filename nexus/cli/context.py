@@ -150,9 +150,11 @@ def show(  # noqa: PLR0917  # typer makes options of them
 ) -> None:
     """Show the context that a request got, or without REQUEST the one that it would get now.
 
-    A recorded context is shown as it was sent, whatever has become of its messages. One of now is built here, from
-    MongoDB and these settings: nothing is recorded, and no service is asked. Inputs that wait in Redis, while MongoDB
-    is away, are not seen.
+    A recorded one is shown as it was sent, whatever has become of its messages: of long texts beginning and end, which
+    --json has whole.
+
+    One of now is built here, from MongoDB and these settings: nothing is recorded, and no service is asked. Inputs that
+    wait in Redis, while MongoDB is away, are not seen.
     """
     settings = session_settings(config, owner, session)
     if request is not None:
