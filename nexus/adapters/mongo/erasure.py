@@ -58,7 +58,6 @@ _TIMES: Final[Mapping[StoreKind, Sequence[str]]] = {
 }
 # Kinds of which a partial erasure looks at each document.
 _CHOSEN: Final = frozenset({"messages", "facts", "constraints"})
-_WHOLE_SESSIONS: Final = frozenset({"states", "details", "overviews", "compactions"})
 _ALL_PLACES: Final = (1 << EPISODE) - 1
 _ID: Final = {"_id": 1}
 _BY_ID: Final = [("_id", ASCENDING)]
@@ -140,7 +139,7 @@ class MongoErasure(Operations):
             collection = self._database[name].with_options(codec_options=raw)
             async with aclosing(_pages(self, collection, {}, None, _SEARCHED_AT_ONCE)) as pages:
                 async for page in pages:
-                    yield name, sum(any(form in document.raw for form in forms) for document in page)
+                    yield name, sum(_holds(bytes(document.raw), forms) for document in page)
 
     @driver_call
     async def _names_of_collections(self) -> list[str]:
@@ -426,11 +425,7 @@ def _query(kind: StoreKind, erasure: Erasure, sessions: Sequence[str]) -> Row:
         return {"public_key": {"$eq": erasure.owner_key}}
     if erasure.is_whole or kind in {"records", "pieces"}:
         return owner
-    if kind in _WHOLE_SESSIONS:
-        return {**owner, "session_id": {"$in": [*sessions]}}
-    of_session = {} if erasure.session_id is None else {"session_id": {"$eq": erasure.session_id}}
-    times = {"$or": [{"timestamp": {"$lt": erasure.before}}, {"timestamp": _NO_DATE}]} if erasure.before else {}
-    return {**owner, **of_session, **times}
+    return {**owner, "session_id": {"$in": [*sessions]}}
 
 
 def _rows_that_go(erasure: Erasure) -> list[Row]:
@@ -482,3 +477,7 @@ def _is_text(value: Any) -> bool:
 def _behind(owner: str) -> Row:
     """Names that begin with the owner and `|`, behind which `}` is the next character."""
     return {"_id": {"$gte": f"{owner}|", "$lt": f"{owner}" + chr(ord("|") + 1)}}
+
+
+def _holds(raw: bytes, forms: Sequence[bytes]) -> bool:
+    return any(form in raw for form in forms)

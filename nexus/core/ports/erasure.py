@@ -16,8 +16,8 @@ class ErasureStore(Protocol):
     - What was said before a time is what has an earlier time, or none that can be read.
     - A `session` or `before` erasure removes all `records` and `pieces` of the owner, since contexts show earlier
       messages, and no `profile`. Facts and constraints go with a message that they name, whatever their own time.
-    - Of the sessions that it is given all `states`, `details`, `overviews` and `compactions` go, whatever their time:
-      each may repeat what was said before.
+    - Of the sessions that it is given all `states`, `turns`, `details`, `overviews` and `compactions` go, whatever
+      their time: each may repeat what was said before.
     """
 
     async def put_tombstone(self, tombstone: Tombstone) -> None:

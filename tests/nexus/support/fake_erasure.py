@@ -110,7 +110,7 @@ class FakeErasure:
         own = [row for row in rows if row.get("owner_key") == owner]
         if erasure.is_whole:
             return own
-        if kind in {*_SUMMARIES, "states"}:
+        if kind in {*_SUMMARIES, "states", "turns"}:
             return [row for row in own if row.get("session_id") in sessions]
         gone = self._ids_that_go(erasure) if kind == "facts" else set()
         return [
