@@ -351,7 +351,8 @@ class _IndexErasure(Operations):
         changes = [change for document in found if (change := _without(document, places))]
         operations = [operation for change in changes for operation in change]
         if operations:
-            await self._postings.bulk_write(operations)
+            # All updates before all removals: the server is asked anew wherever one kind follows the other.
+            await self._postings.bulk_write(sorted(operations, key=lambda each: isinstance(each, DeleteOne)))
         return len(changes)
 
 
