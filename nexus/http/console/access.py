@@ -49,7 +49,7 @@ class Access:
             reason = "without console.token the console answers this machine alone, as localhost"
             raise HTTPException(401, reason)
 
-    async def read_form(self, request: Request) -> Mapping[str, str]:
+    async def checked_form(self, request: Request) -> Mapping[str, str]:
         """The fields of a form that was sent to change something.
 
         Raises:

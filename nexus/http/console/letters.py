@@ -57,24 +57,20 @@ async def letter(visit: Visit) -> Response:
 
 async def send_letters(visit: Visit) -> Response:
     """Send the chosen letters again."""
-    fields = await visit.access.read_form(visit.request)
-    return await _carry_out(visit, fields, "letter_sent", visit.services.sender.send)
+    return await _carry_out(visit, "letter_sent", visit.services.sender.send)
 
 
 async def drop_letters(visit: Visit) -> Response:
     """Drop the chosen letters, once the form says that it is sure."""
-    fields = await visit.access.read_form(visit.request)
-    if "sure" not in fields:
-        return visit.page("letters_sure.html", ids=_chosen(fields), chosen=_CHOSEN)
-    return await _carry_out(visit, fields, "letter_dropped", partial(drop, visit.services.letters))
+    if "sure" not in visit.fields:
+        return visit.page("letters_sure.html", ids=_chosen(visit.fields), chosen=_CHOSEN)
+    return await _carry_out(visit, "letter_dropped", partial(drop, visit.services.letters))
 
 
-async def _carry_out(
-    visit: Visit, fields: Mapping[str, str], action: str, do: Callable[[str], Awaitable[Outcome]]
-) -> Response:
+async def _carry_out(visit: Visit, action: str, do: Callable[[str], Awaitable[Outcome]]) -> Response:
     outcomes: Counter[Outcome] = Counter()
     # Oldest first, as they came.
-    for letter_id in reversed(_chosen(fields)):
+    for letter_id in reversed(_chosen(visit.fields)):
         outcome = await do(letter_id)
         outcomes[outcome] += 1
         visit.changed(action, entry=letter_id, outcome=outcome.name.lower())

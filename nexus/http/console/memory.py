@@ -41,7 +41,7 @@ async def edit(visit: Visit) -> Response:
     Where another was written since the page was made, nothing is written: a page has both texts and what differs.
     """
     owner, session = owner_and_session(visit)
-    fields = await visit.access.read_form(visit.request)
+    fields = visit.fields
     if (working_memory := visit.services.memory) is None:
         raise HTTPException(409, "memory.working_memory is off: no overview is kept")
     content, base, edit_id = (fields.get(name, "") for name in ("content", "base", "id"))

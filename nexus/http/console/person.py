@@ -56,7 +56,7 @@ async def _facts(visit: Visit, typed: Mapping[str, str], fault: str = "", status
 async def add_fact(visit: Visit) -> Response:
     """Say what holds of a person, as an operator."""
     owner, _ = owner_and_session(visit)
-    fields = await visit.access.read_form(visit.request)
+    fields = visit.fields
     typed = {name: fields.get(name, default) for name, default in _FACT.items()}
     try:
         found = await visit.services.facts.say(
@@ -76,7 +76,7 @@ async def add_fact(visit: Visit) -> Response:
 async def retire_fact(visit: Visit) -> Response:
     """Take back a value, as an operator. The history keeps it."""
     owner, _ = owner_and_session(visit)
-    fields = await visit.access.read_form(visit.request)
+    fields = visit.fields
     topic, sub_topic, value = (fields.get(name, "") for name in ("topic", "sub_topic", "value"))
     if not await visit.services.facts.taken_back_by(owner, topic, sub_topic, value):
         return await _facts(visit, _FACT, "nothing of the kind is known; below is what is", 400)
@@ -129,7 +129,7 @@ async def _constraints(visit: Visit, typed: Mapping[str, str], fault: str = "", 
 async def add_constraint(visit: Visit) -> Response:
     """Set a constraint, as an operator. One that is in force stays as it is."""
     owner, session = owner_and_session(visit)
-    fields = await visit.access.read_form(visit.request)
+    fields = visit.fields
     typed = {name: fields.get(name, default) for name, default in _CONSTRAINT.items()}
     given = {name: typed[name] for name in ("text", "kind", "scope")}
     if given["scope"] == "run" and not typed["run"]:
@@ -145,7 +145,7 @@ async def add_constraint(visit: Visit) -> Response:
 async def retire_constraint(visit: Visit) -> Response:
     """Take a constraint back, as an operator."""
     owner, session = owner_and_session(visit)
-    fields = await visit.access.read_form(visit.request)
+    fields = visit.fields
     try:
         name = read_id(fields.get("id"), "id")
         target = Target(owner, fields.get("of_session") or session, fields.get("run", ""))

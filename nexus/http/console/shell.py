@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
@@ -75,6 +75,8 @@ class Visit:
     request: Request
     services: ConsoleServices
     access: Access
+    # Of a form that was sent, and is one of this console where changes are allowed.
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     def asked(self, name: str, default: str = "") -> str:
         """A parameter of the address."""
@@ -139,7 +141,11 @@ class _Console:
         try:
             # First of all: a stranger does not learn which pages there are.
             self._access.check(visit.request)
-            response = await self._page(visit.request)(visit)
+            page = self._page(visit.request)
+            if visit.request.method == "POST":
+                # And here, so that no form can forget it.
+                visit = replace(visit, fields=await self._access.checked_form(visit.request))
+            response = await page(visit)
         except (HTTPException, NexusError, ValueError) as error:
             response = _refused(visit, error)
         except Exception:  # noqa: BLE001  # the outermost handler of a page: whatever goes wrong, it says so
