@@ -113,6 +113,7 @@ def console_services(
         RecordReader(nexus.store) if nexus.records else None,
         nexus.working_memory.memory if nexus.working_memory else None,
         nexus.recall,
+        nexus.eraser,
     )
 
 

@@ -32,38 +32,13 @@ from nexus.connections import open_bus, open_store
 from nexus.core.concurrency import ungrouped
 from nexus.core.erasure import Erasure
 from nexus.core.errors import BusUnavailableError, NexusError, StoreRejectedError, StoreUnavailableError
-from nexus.core.models import DEFAULT_SESSION, parse_moment, utc_now
-from nexus.services.erasure import Erased, Eraser
+from nexus.core.models import DEFAULT_SESSION
+from nexus.services.erasure import KINDS, STAYS, Erased, Eraser, read_before
 from nexus.wiring import create_eraser
 
 _Result = TypeVar("_Result")
 
 app = typer.Typer(add_completion=False)
-_KINDS: Final[Mapping[str, str]] = {
-    "records": "records of builds",
-    "pieces": "pieces of recorded answers",
-    "facts": "statements of facts",
-    "constraints": "documents of rules",
-    "states": "session states",
-    "turns": "turns",
-    "details": "details of working memory, archives too",
-    "overviews": "revisions of overviews",
-    "compactions": "compactions with their summaries",
-    "messages": "messages",
-    "index": "entries of the index of long-term memory",
-    "profile": "profiles",
-    "answers": "kept answers",
-    "beginnings": "kept beginnings of runs",
-    "entries": "entries of streams",
-    "outbox": "messages in the outbox",
-    "letters": "dead letters with their message",
-}
-# Kinds that stay for now, and why.
-_STAYS: Final[Mapping[str, str]] = {
-    "in_hand": "requests that are being answered: their answers are kept; repeat the command",
-    "pending": "entries of streams that are not done with: services refuse what they hold; repeat the command then",
-    "unknown": "values on the bus that do not say whose they are: they last bus.answer_ttl_s",
-}
 _MANY: Final = "many"
 
 
@@ -127,12 +102,10 @@ def erase(  # noqa: PLR0917  # typer makes options of them
 
 
 def _time(text: str) -> datetime:
-    moment = parse_moment(text)
-    if moment is None:
-        raise NexusError(f"--before '{printable(text)}': a day (2026-05-01) or a time in ISO 8601 is needed")
-    if moment > utc_now():
-        raise NexusError("--before: lies in the future; without it all goes that there is")
-    return moment
+    try:
+        return read_before(text)
+    except ValueError as error:
+        raise NexusError(f"--{printable(str(error))}") from None
 
 
 def _erase(settings: Settings, erasure: Erasure, *, dry_run: bool, yes: bool, as_json: bool) -> dict[str, Any]:
@@ -144,7 +117,7 @@ def _erase(settings: Settings, erasure: Erasure, *, dry_run: bool, yes: bool, as
     }
     found = _run(settings, lambda eraser: eraser.preview(erasure))
     if not as_json:
-        lines = [_Line(_KINDS[kind], _shown(found[kind]), None, None) for kind in _KINDS if found.get(kind, 0) != 0]
+        lines = [_Line(KINDS[kind], _shown(found[kind]), None, None) for kind in KINDS if found.get(kind, 0) != 0]
         print_result(table(_PREVIEW, lines) or [f"There is nothing of {_whose(erasure)}."])
         _say_stays(found)
     if dry_run:
@@ -161,8 +134,8 @@ def _erase(settings: Settings, erasure: Erasure, *, dry_run: bool, yes: bool, as
 
 def _print_done(found: Mapping[str, int | None], done: Erased, left: Mapping[str, int | None]) -> None:
     lines = [
-        _Line(_KINDS[kind], _shown(found.get(kind, 0)), done.removed.get(kind, 0), _shown(left.get(kind, 0)))
-        for kind in _KINDS
+        _Line(KINDS[kind], _shown(found.get(kind, 0)), done.removed.get(kind, 0), _shown(left.get(kind, 0)))
+        for kind in KINDS
         if done.removed.get(kind) or left.get(kind, 0) != 0 or found.get(kind, 0) != 0
     ]
     print_result(table(_DONE, lines) or ["There was nothing to remove."])
@@ -190,7 +163,7 @@ def _where(found: Mapping[str, int]) -> Iterable[str]:
 
 
 def _say_stays(found: Mapping[str, int | None]) -> None:
-    for kind, why in _STAYS.items():
+    for kind, why in STAYS.items():
         if found.get(kind):
             typer.echo(f"{found[kind]} {why}", err=True)
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import anyio
@@ -35,6 +35,33 @@ _TICK: Final = timedelta(milliseconds=1)
 # What is found and stays. The rest of a request that is in hand comes soon.
 _NOT_REMOVED: Final[frozenset[str]] = frozenset({"in_hand", "pending", "unknown"})
 _STAYS: Final = _NOT_REMOVED - {"in_hand"}
+
+# What people call the kinds of what there is of an owner, in the order in which they are shown.
+KINDS: Final[Mapping[str, str]] = {
+    "records": "records of builds",
+    "pieces": "pieces of recorded answers",
+    "facts": "statements of facts",
+    "constraints": "documents of rules",
+    "states": "session states",
+    "turns": "turns",
+    "details": "details of working memory, archives too",
+    "overviews": "revisions of overviews",
+    "compactions": "compactions with their summaries",
+    "messages": "messages",
+    "index": "entries of the index of long-term memory",
+    "profile": "profiles",
+    "answers": "kept answers",
+    "beginnings": "kept beginnings of runs",
+    "entries": "entries of streams",
+    "outbox": "messages in the outbox",
+    "letters": "dead letters with their message",
+}
+# Kinds that stay for now, and why.
+STAYS: Final[Mapping[str, str]] = {
+    "in_hand": "requests that are being answered: their answers are kept; repeat it",
+    "pending": "entries of streams that are not done with: services refuse what they hold; repeat it then",
+    "unknown": "values on the bus that do not say whose they are: they last bus.answer_ttl_s",
+}
 
 # Called with a kind, and how many of it were removed or looked at just now.
 Report = Callable[[str, int], None]
@@ -161,6 +188,16 @@ class Eraser:
                     await letters.drop(letter.letter_id)
             found += len(going)
         return found
+
+
+def read_before(text: str) -> datetime:
+    """The time up to which is erased, as people write it; ValueError for none, and for one that lies ahead."""
+    moment = parse_moment(text)
+    if moment is None:
+        raise ValueError(f"before '{text}': a day (2026-05-01) or a time in ISO 8601 is needed")
+    if moment > utc_now():
+        raise ValueError("before: lies in the future; without it all goes that there is")
+    return moment
 
 
 def _row_goes(kept: OutboxRow, erasure: Erasure) -> bool:

@@ -5,7 +5,7 @@ from typing import Final
 
 from starlette.routing import BaseRoute
 
-from nexus.http.console import contexts, failures, letters, live, memory, owners, person, recall, settings, turns
+from nexus.http.console import contexts, erase, failures, letters, live, memory, owners, person, recall, settings, turns
 from nexus.http.console.shell import ConsoleServices, Page, console_routes
 
 # A line for each module, which names its own.
@@ -17,6 +17,7 @@ PAGES: Final[Mapping[str, Page]] = {
     **turns.PAGES,
     **person.PAGES,
     **recall.PAGES,
+    **erase.PAGES,
     **failures.PAGES,
     **letters.PAGES,
     **settings.PAGES,
@@ -25,6 +26,7 @@ PAGES: Final[Mapping[str, Page]] = {
 FORMS: Final[Mapping[str, Page]] = {
     **memory.FORMS,
     **person.FORMS,
+    **erase.FORMS,
     **letters.FORMS,
 }
 

@@ -25,6 +25,7 @@ from nexus.core.models import DEFAULT_SESSION, parse_moment
 from nexus.core.ports import DeadLetters, Store
 from nexus.http.console.access import FORM_TOKEN, Access, user_of
 from nexus.services.context.builder import ContextBuilder
+from nexus.services.erasure import Eraser
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.person.constraints import Constraints
 from nexus.services.person.facts import Facts
@@ -66,6 +67,7 @@ class ConsoleServices:
     records: RecordReader | None
     memory: WorkingMemory | None
     recall: Recall | None
+    eraser: Eraser
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from nexus.services.replicas import Replicas
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.letters import LetterSender
 from nexus.services.tools.registry import ToolRegistry
-from nexus.wiring import builder_settings
+from nexus.wiring import builder_settings, create_eraser
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fakes import FakeStore
 
@@ -140,6 +140,7 @@ async def opened_console(
         RecordReader(store) if settings.context.record != "off" else None,
         None,
         None,
+        create_eraser(settings, store, None),
     )
     app = Starlette(routes=console_routes(services, PAGES, FORMS))
     headers = {"Authorization": f"Bearer {token}"}

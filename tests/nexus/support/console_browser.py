@@ -1,6 +1,6 @@
 """The console of a service on a store, and a browser that knows what a page says and which forms it has."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx2
 
 from nexus.bootstrap import console_services
-from nexus.config import BusSettings, ConsoleSettings, MemorySettings, RecallSettings, Settings
+from nexus.config import BusSettings, ConsoleSettings, DatabaseSettings, MemorySettings, RecallSettings, Settings
 from nexus.connections import open_bus
 from nexus.core.ports import Store
 from nexus.http.console.access import FORM_TOKEN
@@ -149,13 +149,17 @@ async def browsing(
     write: bool = True,
     working_memory: bool = True,
     recall: bool = True,
-    memory: Mapping[str, Any] | None = None,
+    settle_ms: int = 2_000,
 ) -> AsyncIterator[Browser]:
-    """A service on this store, not running but for its console, with these settings."""
+    """A service on this store, not running but for its console, with these settings.
+
+    `settle_ms`: the time limit of the store, for which an erasure waits between two passes.
+    """
     settings = Settings(
         bus=BusSettings(mode="memory"),
         console=ConsoleSettings(write=write),
-        memory=MemorySettings(working_memory=working_memory, **(memory or {})),
+        memory=MemorySettings(working_memory=working_memory),
+        database=DatabaseSettings(timeout_ms=settle_ms),
         recall=RecallSettings(enabled=recall),
     )
     async with open_bus(settings.bus) as transport:
