@@ -117,10 +117,13 @@ async def owners(visit: Visit) -> Response:
     """Owners in the order of their keys: those that begin with a text, and from a key on."""
     begins, after = visit.asked("begins"), visit.asked("after")
     found = await visit.services.store.owners(after=after, prefix=begins, limit=_OWNERS_AT_ONCE + 1)
+    # No address could name the others; Nexus accepts none of that length.
+    named = [key for key in found[:_OWNERS_AT_ONCE] if _name(key)]
     return visit.page(
         "owners.html",
-        owners=found[:_OWNERS_AT_ONCE],
-        more=len(found) > _OWNERS_AT_ONCE,
+        owners=named,
+        unnamed=len(found[:_OWNERS_AT_ONCE]) - len(named),
+        more=len(found) > _OWNERS_AT_ONCE and bool(named),
         begins=begins,
         after=after,
     )
@@ -135,11 +138,13 @@ async def owner(visit: Visit) -> Response:
     found = await visit.services.store.sessions(owner_key, limit=_SESSIONS_AT_ONCE + 1, before=before)
     records = visit.services.records
     contexts = await records.newest(owner_key, limit=_NEWEST_CONTEXTS) if records and not before else []
+    named = [each for each in found[:_SESSIONS_AT_ONCE] if each.session_id is None or _name(each.session_id)]
     return visit.page(
         "owner.html",
         owner=owner_key,
-        sessions=found[:_SESSIONS_AT_ONCE],
-        more=len(found) > _SESSIONS_AT_ONCE,
+        sessions=named,
+        unnamed=len(found[:_SESSIONS_AT_ONCE]) - len(named),
+        more=len(found) > _SESSIONS_AT_ONCE and bool(named),
         first_page=before is None,
         most_counted=MOST_COUNTED,
         contexts=contexts,

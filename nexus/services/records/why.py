@@ -48,6 +48,7 @@ _SHOWING: Final = ("INPUT", "THIS_MOMENT", "RUN", "HISTORY", "SHARED_MEMORY", "R
 _PAST: Final = ("HISTORY", "SHARED_MEMORY")
 _SUMMARY: Final = "CONVERSATION_SUMMARY"
 _OF_MAIN_AGENT: Final = ("SYSTEM_PROMPT", "CORE_IDENTITY")
+_LONGEST_NAME: Final = 256
 _SECOND: Final = timedelta(seconds=1)
 
 
@@ -174,16 +175,21 @@ def _unclear(record: BuildRecord, stored: Stored, row: Row) -> Finding:
     return Finding("unclear", text, is_certain=False)
 
 
+def _brief(name: str) -> str:
+    """A name in a sentence; another program may have written one of any length."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+
+
 def _by_kind(explained: Explained, row: Row, said: Sequence[HistoryMessage]) -> Finding | None:
     if not any(item.role or item.state for item in said):
         role = text_or_empty(row.get("role")) or "none"
-        return Finding("never_shown", f"no context shows messages with the role {role}")
+        return Finding("never_shown", f"no context shows messages with the role {_brief(role)}")
     if not any(item.text.strip() or item.calls or item.role == "tool" for item in said):
         return Finding("never_shown", "it has no text and no call that is understood")
     agent = named_agent(row.get("metadata"))
     if agent is None:
         return None
-    named = f"sub-agent {agent}" if agent else "a sub-agent"
+    named = f"sub-agent {_brief(agent)}" if agent else "a sub-agent"
     if _is_for_main_agent(explained):
         return Finding("internal", f"it is internal to {named}, and this context is not for a sub-agent")
     return Finding("internal", f"it is internal to {named}, and this context may be for another", is_certain=False)
@@ -238,7 +244,7 @@ def _by_layout(record: BuildRecord, explained: Explained, row: Row, said: Sequen
         return Finding("layout", "the layout thinking shows no messages of earlier runs, only what turns tell of them")
     session = text_or_empty(row.get("session_id")) or DEFAULT_SESSION
     if explained.layout == "agent" and session != record.session_id:
-        text = f"it is of session {session}, and the layout agent shows one session, here {record.session_id}"
+        text = f"it is of session {_brief(session)}, and the layout agent shows one session, here {record.session_id}"
         return Finding("other_session", text)
     if explained.layout == "dialogue" and all(item.role not in {"user", "assistant"} for item in said):
         text = "the layout dialogue shows inputs and answers; of results of tools their beginnings at most"

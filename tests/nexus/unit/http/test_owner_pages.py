@@ -155,6 +155,22 @@ async def test_what_others_wrote_stays_text(text: str) -> None:
         assert (await browser.see("row", owner=names, id=names)).text == message.text
 
 
+async def test_names_that_no_address_can_have() -> None:
+    """Keys and sessions of a megabyte, of other programs, are counted and not shown; those around them are."""
+    long = "k" * (1 << 20)
+    rows = [row(1, owner_key="a"), row(2, owner_key=long), row(3, owner_key="z")]
+    rows += [row(4, owner_key="a", session_id=long), row(5, owner_key="a", run_id=long, session_id="t")]
+    async with opened_console(store=a_store(*rows)) as browser:
+        owners, owner = await browser.see("owners"), await browser.see("owner", owner="a")
+        session = await browser.see("session", owner="a", session="t")
+        assert linked([owners], "owner", "owner") == ["a", "z"]
+        assert linked([owner], "session", "session") == ["t", "s"]
+        assert "1 owner of another program, with a key of more than 1,000" in owners.text
+        assert "1 session of another program, with a name of more than 1,000" in owner.text
+        assert "(of no run)" in session.text
+        assert max(len(page.source) for page in (owners, owner, session)) < 50_000
+
+
 async def test_a_long_text_is_folded_and_has_a_file() -> None:
     """No page has all of it; the file has, and no browser takes it for a page."""
     long = "<b>é" * 250_000

@@ -401,3 +401,15 @@ async def test_the_build_before() -> None:
         new = await desk.record(asking("agent", "q8", "run_3"), answered_at=next(times))
         before = [await desk.reader.build_before(each) for each in (record, new, first)]
     assert [each and each.request_id for each in before] == ["q1", "q7", None]
+
+
+async def test_names_of_any_length() -> None:
+    """A sentence about a message has no more than the beginning of a name that another program wrote."""
+    async with at_desk() as desk:
+        long = "n" * 100_000
+        desk.plant(a_row(21, session_id=long))
+        desk.plant(a_row(22, metadata={"sub_agent_internal": True, "agent_id": long}))
+        record = await desk.record(asking("agent"))
+        for message_id in ("m21", "m22"):
+            assert "nnn…" in (found := await desk.where(record, message_id)).text
+            assert len(found.text) < 1_000
