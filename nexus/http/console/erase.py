@@ -31,8 +31,7 @@ async def _erase(visit: Visit, fault: str = "", status: int = 200) -> Response:
 async def erase_form(visit: Visit) -> Response:
     """Erase what the address names, once the owner's key is typed; the page that follows has the counts."""
     erasure = _asked(visit)
-    fields = await visit.access.read_form(visit.request)
-    if fields.get("typed") != erasure.owner_key:
+    if visit.fields.get("typed") != erasure.owner_key:
         return await _erase(visit, "Nothing was erased: type the owner's key as it stands above.", 400)
     done = await visit.services.eraser.erase(erasure)
     outcome = "still_coming" if done.still_coming else "erased"
@@ -54,8 +53,7 @@ async def erased(visit: Visit) -> Response:
 
 async def verify(visit: Visit) -> Response:
     """Look for a text in all collections and keys, of all owners. It changes nothing, and may take long."""
-    fields = await visit.access.read_form(visit.request)
-    text = fields.get("text", "")
+    text = visit.fields.get("text", "")
     if not text.strip() or len(text) > _LONGEST_TEXT:
         raise HTTPException(400, f"text: a text of 1 to {_LONGEST_TEXT} characters is needed")
     places = await visit.services.eraser.find_text(text)
