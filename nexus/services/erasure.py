@@ -23,7 +23,7 @@ from nexus.core.erasure import BUS_KINDS, STORE_KINDS, Erasure, Tombstone, hashe
 from nexus.core.models import DEFAULT_SESSION, parse_moment, to_milliseconds, utc_now
 from nexus.core.ports import BusErasure, DeadLetter, DeadLetters, ErasureStore, Outbox, OutboxRow
 from nexus.core.recall import Language
-from nexus.core.wire import compact, owner_of
+from nexus.core.wire import owner_of
 from nexus.services.persistence import read_outbox_row
 from nexus.services.recall.terms import terms_of
 
@@ -240,9 +240,13 @@ def _object(body: bytes) -> Mapping[str, Any]:
 
 def _forms_of(text: str, language: Language) -> Sequence[bytes]:
     """How a text may be kept: as it is, as JSON, as JSON in JSON, and one word as its term in the index."""
-    once = [compact(text).decode("utf-8", "surrogatepass"), json.dumps(text)]
-    twice = [compact(each).decode("utf-8", "surrogatepass")[1:-1] for each in once]
-    inner = [each[1:-1] for each in once] + [each[len('\\"') : -len('\\"')] for each in twice]
+    once = _as_json(text)
     terms = terms_of(text, language)
-    forms = [text, *inner, *([f"|{terms[0]}|"] if len(terms) == 1 else [])]
+    forms = [text, *once, *(form for each in once for form in _as_json(each))]
+    forms += [f"|{terms[0]}|"] if len(terms) == 1 else []
     return [each.encode("utf-8", "surrogatepass") for each in dict.fromkeys(forms)]
+
+
+def _as_json(text: str) -> list[str]:
+    """A text within JSON, in UTF-8 and in ASCII."""
+    return [json.dumps(text, ensure_ascii=is_ascii)[1:-1] for is_ascii in (False, True)]
