@@ -88,6 +88,8 @@ def erase(  # noqa: PLR0917  # typer makes options of them
     else:
         settings = session_settings(config, owner, DEFAULT_SESSION if session is None else session)
         erasure = Erasure(owner, session, None if before is None else _time(before))
+    if settings.bus.mode == "memory":
+        typer.echo("nexus: bus.mode is memory: what is inside the service's process only its console erases", err=True)
     printed: dict[str, Any] = {}
     if erasure:
         printed |= _erase(settings, erasure, dry_run=dry_run, yes=yes, as_json=as_json)
