@@ -62,7 +62,12 @@ _ALL_PLACES: Final = (1 << EPISODE) - 1
 _ID: Final = {"_id": 1}
 _BY_ID: Final = [("_id", ASCENDING)]
 _ROW: Final = {"session_id": 1, "timestamp": 1, "id": 1, "recall.place": 1}
-_NO_DATE: Final = {"$not": {"$type": "date"}}
+# Types that an index has apart from dates, so that it tells at once whether there is any such time.
+_OTHERS: Final = [
+    *("double", "string", "object", "binData", "objectId", "bool", "null", "regex", "int", "timestamp", "long"),
+    "decimal",
+]
+_NO_DATE: Final = {"$or": [{"timestamp": {"$type": _OTHERS}}, {"timestamp": None}]}
 
 
 class MongoErasure(Operations):
@@ -165,7 +170,7 @@ class MongoErasure(Operations):
         session = rows_of_session(owner_key, session_id)
         if await read_one(self._messages, {**session, "timestamp": {"$lt": before}}, _ID):
             return True
-        async for row in self._messages.find({**session, "timestamp": _NO_DATE}, _ROW):
+        async for row in self._messages.find({**session, **_NO_DATE}, _ROW):
             if _is_before(row.get("timestamp"), before):
                 return True
         for kind, names in _TIMES.items():
@@ -435,7 +440,7 @@ def _rows_that_go(erasure: Erasure) -> list[Row]:
     rows = owner if erasure.session_id is None else rows_of_session(erasure.owner_key, erasure.session_id)
     if erasure.before is None:
         return [rows]
-    return [{**rows, "timestamp": {"$lt": erasure.before}}, {**rows, "timestamp": _NO_DATE}]
+    return [{**rows, "timestamp": {"$lt": erasure.before}}, {**rows, **_NO_DATE}]
 
 
 def _goes(document: Row, time: str, erasure: Erasure) -> bool:
