@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from nexus.core.erasure import hashed
 from nexus.core.errors import CallRefusedError, NexusError
-from nexus.core.models import new_message_id
+from nexus.core.models import MAX_ID_CHARS, new_message_id
 from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.http.console.asked import number, owner_and_session
@@ -45,7 +45,7 @@ async def edit(visit: Visit) -> Response:
     if (working_memory := visit.services.memory) is None:
         raise HTTPException(409, "memory.working_memory is off: no overview is kept")
     content, base, edit_id = (fields.get(name, "") for name in ("content", "base", "id"))
-    if not base.isdecimal() or not edit_id:
+    if not (base.isascii() and base.isdecimal()) or not 1 <= len(edit_id) <= MAX_ID_CHARS:
         raise HTTPException(400, "base, id: are missing; open the page again")
     try:
         written = await working_memory.edit_overview(owner, session, content, base_revision=int(base), edit_id=edit_id)
@@ -101,7 +101,7 @@ async def _memory(
         overviews=overviews,
         older=revised[_FEW - 1]["revision"] if len(revised) > _FEW else None,
         details=details,
-        behind=listed[_FEW - 1]["name"] if len(listed) > _FEW else None,
+        behind=listed[_FEW - 1].get("name") if len(listed) > _FEW else None,
         compaction=next(iter(compactions), None),
         unreadable=[*faults, *others, *further],
         has_state=await stored_state(store, *key) is not None,
@@ -157,7 +157,7 @@ async def details(visit: Visit) -> Response:
         session=key[1],
         details=listed,
         unreadable=unreadable,
-        next=found[_AT_ONCE - 1]["name"] if len(found) > _AT_ONCE else None,
+        next=found[_AT_ONCE - 1].get("name") if len(found) > _AT_ONCE else None,
     )
 
 

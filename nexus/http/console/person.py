@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from nexus.core.erasure import hashed
 from nexus.core.errors import StoreRejectedError
-from nexus.core.models import new_message_id, parse_moment, utc_now
+from nexus.core.models import MAX_ID_CHARS, new_message_id, parse_moment, utc_now
 from nexus.core.person import CONSTRAINT_SCOPES, KINDS, MAX_CONSTRAINT_CHARS, MAX_TOPIC_CHARS, MAX_VALUE_CHARS
 from nexus.http.console.asked import owner_and_session
 from nexus.http.console.shell import Page, Visit
@@ -132,8 +132,9 @@ async def add_constraint(visit: Visit) -> Response:
     fields = visit.fields
     typed = {name: fields.get(name, default) for name, default in _CONSTRAINT.items()}
     given = {name: typed[name] for name in ("text", "kind", "scope")}
-    if given["scope"] == "run" and not typed["run"]:
-        return await _constraints(visit, typed, "run: is needed for a constraint of one run", 400)
+    if len(typed["run"]) > MAX_ID_CHARS or (given["scope"] == "run" and not typed["run"]):
+        fault = f"run: a text of 1 to {MAX_ID_CHARS} characters is needed for a constraint of one run"
+        return await _constraints(visit, typed, fault, 400)
     try:
         made, _ = await visit.services.constraints.pin(owner, session, typed["run"], given)
     except (ValueError, StoreRejectedError) as error:

@@ -232,8 +232,10 @@ class TestEditing:
             form = (await browser.see("memory", **OF)).form_to("memory")
             forged = await browser.post(form, form_token="x", content="x")
             assert forged.status_code == 403
-            broken = await browser.post(form, base="x", content="x")
-            assert broken.status_code == 400
+            for broken in ({"base": "x"}, {"base": "³"}, {"id": ""}, {"id": "x" * 300}):
+                assert (await browser.post(form, content="x", **broken)).status_code == 400
+            for far in ("99", "9" * 400):
+                assert (await browser.post(form, content="x", base=far)).status_code == 409
             long_name = await browser.client.post(f"/console/memory?owner={'x' * 300}", data=form.fields)
             assert long_name.status_code == 400
         async with browsing(store, write=False) as browser:

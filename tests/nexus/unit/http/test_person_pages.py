@@ -166,7 +166,8 @@ class TestConstraints:
         [
             ({"text": " "}, "text: is blank; a text of 1 to 2000 characters is needed"),
             ({"text": "x" * 2_001}, "text: 2001 characters, at most 2000 are allowed"),
-            ({"scope": "run"}, "run: is needed for a constraint of one run"),
+            ({"scope": "run"}, "run: a text of 1 to 256 characters is needed"),
+            ({"scope": "run", "run": "x" * 257}, "run: a text of 1 to 256 characters is needed"),
             ({"kind": "maybe"}, "kind: 'maybe' is unknown; allowed: must, must_not, format, scope"),
             ({"scope": "world"}, "scope: 'world' is unknown; allowed: owner, session, run"),
         ],
