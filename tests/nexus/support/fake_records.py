@@ -3,17 +3,19 @@
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
+from nexus.core.errors import StoreRejectedError
 from nexus.core.records import BuildRecord, Piece
 
 
 class FakeRecords:
-    """`nexus.core.ports.RecordStore` in memory, where nothing expires."""
+    """`nexus.core.ports.RecordStore` in memory, where nothing expires. Records of the request `refused` are refused."""
 
     def __init__(self, ask: Callable[[str], None]) -> None:
         self._ask = ask
         self.kept: dict[tuple[str, str], BuildRecord] = {}
         self.data: dict[bytes, Piece] = {}
         self.until: dict[bytes, datetime] = {}
+        self.refused = ""
 
     async def missing_pieces(self, pieces: Collection[bytes], until: datetime) -> set[bytes]:
         """Those of these ids whose pieces are not there so long."""
@@ -30,6 +32,8 @@ class FakeRecords:
     async def put_records(self, records: Collection[BuildRecord], until: datetime) -> None:  # noqa: ARG002  # for ever
         """Keep records, each instead of one of an error of the same request."""
         self._ask("put_records")
+        if self.refused in {each.request_id for each in records}:
+            raise StoreRejectedError("refused")
         for each in records:
             key = (each.owner_key, each.request_id)
             if key not in self.kept or self.kept[key].outcome != "success":
