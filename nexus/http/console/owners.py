@@ -20,7 +20,7 @@ from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.records.why import Finding
 
 _OWNERS_AT_ONCE: Final = 40
-_SESSIONS_AT_ONCE: Final = 25
+_SESSIONS_AT_ONCE: Final = 20
 _RUNS_AT_ONCE: Final = 25
 _ROWS_AT_ONCE: Final = 50
 # Of rows for a list of runs: how many are read at a time and for a page, and characters at their beginnings.
