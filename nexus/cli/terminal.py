@@ -38,7 +38,7 @@ from nexus.core.errors import (
     StoreRejectedError,
     StoreUnavailableError,
 )
-from nexus.core.models import Message, Role, Run, new_run_id
+from nexus.core.models import DOCTOR, Message, Role, Run, new_run_id
 from nexus.core.ports import Bus, Row, Store
 from nexus.core.ports.store import TransferableStore
 from nexus.core.wire import explain
@@ -84,7 +84,6 @@ _NARROWEST: Final = 20
 _UNIT: Final = re.compile(r" *(?:[\u2e80-\ud7ff\uf900-\uffef]|[^ \u2e80-\ud7ff\uf900-\uffef]+)")
 _MOST_SESSIONS: Final = 10
 # Who asks whether a service answers, and how long it is waited for.
-_ASKER: Final = "nexus.doctor"
 _ANSWER_S: Final = 3.0
 SEE_MONGODB: Final = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
 _SEE_REDIS: Final = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
@@ -333,10 +332,10 @@ async def ask_service(bus: Bus, settings: BusSettings) -> None:
     A NexusError or TimeoutError where none does.
     """
     run_id = new_run_id()
-    nothing = Message(run_id=run_id, owner_key=_ASKER, role=Role.HUMAN, content=" ")
+    nothing = Message(run_id=run_id, owner_key=DOCTOR, role=Role.HUMAN, content=" ")
     async with ContextClient(bus, signing=signing_of(settings.signing)).listening() as client:
         try:
-            await client.build(Run(id=run_id, owner_key=_ASKER, history=[nothing]), timeout=_ANSWER_S)
+            await client.build(Run(id=run_id, owner_key=DOCTOR, history=[nothing]), timeout=_ANSWER_S)
         except AnswerError as error:
             if error.code is not ErrorCode.EMPTY_INPUT:
                 raise

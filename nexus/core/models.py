@@ -28,6 +28,8 @@ CONDENSED: Final = "condensed"
 HANDLE: Final = "handle"
 # The session of rows that name none.
 DEFAULT_SESSION: Final = "default"
+# The owner in whose name `nexus doctor` asks whether a service answers. Nothing is kept of it.
+DOCTOR: Final = "nexus.doctor"
 # A document as a store keeps it.
 Row = dict[str, Any]
 MAX_ID_CHARS: Final = 256

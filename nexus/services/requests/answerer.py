@@ -27,7 +27,7 @@ from nexus.core.concurrency import Pending
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading, Stage
-from nexus.core.models import Message, Topics, to_milliseconds, utc_now
+from nexus.core.models import DOCTOR, Message, Topics, to_milliseconds, utc_now
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, OutboxRow, RecallSource, RequestLedger
 from nexus.core.records import BuildRecord, RecordMode
 from nexus.core.wire import EnvelopeError, compact, memory_of
@@ -89,7 +89,7 @@ class AnswerRecorder:
 
     def record(self, request: IncomingRequest, answer: bytes, error: RequestError | None, built: Built | None) -> None:
         """Have an answer recorded. Returns at once."""
-        if request.delivery.topic != Topics.CONTEXT_BUILD_REQUEST or not request.ids.owner_key:
+        if request.delivery.topic != Topics.CONTEXT_BUILD_REQUEST or request.ids.owner_key in {"", DOCTOR}:
             return
         if error and error.code in {ErrorCode.UNAUTHENTICATED, ErrorCode.ID_CONFLICT}:
             return

@@ -86,9 +86,11 @@ async def test_a_service_that_is_well(mongo_uri: str, database_name: str) -> Non
         assert (status, json.loads(body)["checks"]) == (200, dict.fromkeys(CHECKS, "ok"))
         content = await build(nexus)
         assert (len(content["messages"]), content["degraded"]) == (5, [])
-        # No answer waits for its turn or its row.
+        # No answer waits for its turn, its row or its record.
         await nexus.turns.drained()
         await nexus.persistence.flush()
+        assert nexus.records
+        await nexus.records.pending.none()
         counted = await figures(nexus)
     assert counted["nexus_requests_total success"] == 1
     stages = ("queue", "gather", "assemble", "build", "finish", "total")
