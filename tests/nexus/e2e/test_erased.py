@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import zlib
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -60,22 +59,10 @@ def put_tombstone(client: MongoClient[Document], database: str) -> None:
 
 
 def places_of(client: MongoClient[Document], database: str, text: str = CANARY) -> list[str]:
-    """The collections in which some document has the text, also compressed."""
-    found = []
-    for name in client[database].list_collection_names():
-        for document in client[database][name].find():
-            packed = [value for value in document.values() if isinstance(value, bytes)]
-            texts = [str(document), *(repr(_unpacked(value)) for value in packed)]
-            if any(text in each for each in texts):
-                found.append(name)
-    return found
-
-
-def _unpacked(value: bytes) -> bytes:
-    try:
-        return zlib.decompress(value)
-    except zlib.error:
-        return value
+    """The collections in which some document has the text."""
+    stored = client[database]
+    names = stored.list_collection_names()
+    return [name for name in names if any(text in str(document) for document in stored[name].find())]
 
 
 async def letters(requester: Requester, count: int) -> list[dict[str, str]]:
