@@ -15,7 +15,9 @@ from nexus.core.errors import ConfigError
 EXAMPLE = Path(__file__).parents[3] / "config.example.yml"
 SECRET = "hunter2-canary"
 MS = "a whole number of milliseconds from 200 to 60000 is needed"
-SECTIONS = "bus, context, database, facts, layouts, llm, memory, recall, retention, system, tools, user_defaults"
+SECTIONS = (
+    "bus, console, context, database, facts, layouts, llm, memory, recall, retention, system, tools, user_defaults"
+)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -182,7 +184,7 @@ class TestFaults:
                 "buss: {url: x}",
                 f"buss: unknown; allowed: {SECTIONS}",
             ),
-            ("environment: x", "environment: unknown; allowed: bus, context, database,"),
+            ("environment: x", "environment: unknown; allowed: bus, console, context,"),
             ("memory: {size: 3}", "memory.size: unknown; allowed: budget, compact_at, compact_to, "),
             (
                 "user_defaults: {prompts: {friends_profile: {text: x}}}",
@@ -241,7 +243,7 @@ class TestFaults:
                 "x",
                 f"buss: unknown; allowed: {SECTIONS}",
             ),
-            ("NEXUS_ENVIRONMENT__X", "3", "environment: unknown; allowed: bus, context,"),
+            ("NEXUS_ENVIRONMENT__X", "3", "environment: unknown; allowed: bus, console, context,"),
             ("NEXUS_BUS__LEASE_MS", "", f"bus.lease_ms: {MS}, without a unit, for instance 2000"),
             ("NEXUS_BUS__URL__HOST", "x", "bus.url: a text is needed"),
             ("NEXUS_TOOLS__MODULES", "[1]", "tools.modules.0: a list of texts, as [a, b], is needed"),

@@ -353,7 +353,7 @@ async def test_an_input_that_waited_in_the_outbox() -> None:
 async def test_turns_of_what_was_erased() -> None:
     """Are not begun, and those that begin with them are; nobody waits for them for ever."""
     store, metrics = FakeStore(), RecordingMetrics()
-    now = utc_now()
+    now = utc_now() - timedelta(seconds=30)
     await store.erasure.put_tombstone(Tombstone(hashed("o"), hashed("s"), now, now))
     before = now - timedelta(minutes=1)
     async with remembering(store, metrics=metrics) as memory:
