@@ -1,7 +1,7 @@
 # `make` alone lists the targets. All of them set up .venv by themselves; Python 3.11 or newer is all they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports coverage documents audit bench faults fuzz lock clean
+.PHONY: help demo test check lint types imports coverage documents audit bench screenshots faults fuzz lock clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -50,6 +50,11 @@ audit: $(READY) ## known faults of the locked packages, where their database can
 
 bench: $(READY) ## what contexts cost beside a floor: one table, on real servers (about 10 minutes; BENCH=--quick 2)
 	@$(BIN)/python -m benchmarks $(BENCH)
+
+SCREENSHOTS := build/screenshots
+
+screenshots: $(READY) ## pictures of every page of the console, in build/screenshots (needs chromium; half a minute)
+	@$(BIN)/python -m tests.nexus.support.screenshots $(SCREENSHOTS)
 
 # On the real servers where there are some (NEXUS_TEST_MONGO_URI; redis-server and mongod are started as needed). Histories
 # and logs stay where NEXUS_FAULTS_DIR says; NEXUS_FAULTS_SCALE=0.2 makes the load smaller.
