@@ -35,8 +35,8 @@ in_loop = pytest.mark.asyncio(loop_scope="module")
 
 # Pages without an owner.
 _OF_ALL: Final = ("", "live", "owners", "failures", "letters", "settings")
-# Pages that only a form leads to: what it asks for, besides owner and session.
-_ASKED: Final[Mapping[str, Mapping[str, str]]] = {"recall": {"query": "text"}}
+# Pages that only a form leads to: what it asks for or comes to, besides owner and session.
+_ASKED: Final[Mapping[str, Mapping[str, str]]] = {"recall": {"query": "text"}, "erased": {"rows": "3"}}
 # Of one page, how many of its addresses are read, and how many of those are opened in the browser.
 _READ: Final = 60
 _OPENED: Final = 4
@@ -186,7 +186,13 @@ def _of_templates() -> tuple[set[str], set[str]]:
     """The names of elements that the console's templates have, and of attributes."""
     sources = (file.read_text("utf-8") for file in files("nexus.http.console").joinpath("templates").iterdir())
     text = "\n".join(sources).lower()
-    return {*re.findall(r"<([a-z0-9]+)", text)}, {*re.findall(r"\s([a-z-]+)=\"", text), "open", "checked", "selected"}
+    return {*re.findall(r"<([a-z0-9]+)", text)}, {
+        *re.findall(r"\s([a-z-]+)=\"", text),
+        "open",
+        "checked",
+        "selected",
+        "required",
+    }
 
 
 def _forms(text: str) -> tuple[str, ...]:
@@ -195,8 +201,7 @@ def _forms(text: str) -> tuple[str, ...]:
 
 
 def _refused(shown: Shown) -> dict[str, int]:
-    # Others are still to be made.
-    return {page.url: page.status for page in shown.crawled.pages.values() if page.status >= 400 and page.name in PAGES}
+    return {page.url: page.status for page in shown.crawled.pages.values() if page.status >= 400}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
