@@ -187,7 +187,7 @@ def _of_templates() -> tuple[set[str], set[str]]:
     sources = (file.read_text("utf-8") for file in files("nexus.http.console").joinpath("templates").iterdir())
     text = "\n".join(sources).lower()
     return {*re.findall(r"<([a-z0-9]+)", text)}, {
-        *re.findall(r"\s([a-z-]+)=\"", text),
+        *re.findall(r"\s([a-z][a-z0-9-]*)=\"", text),
         "open",
         "checked",
         "selected",
