@@ -32,9 +32,6 @@ _PAUSE_S: Final = 0.02
 _MOST_PASSES: Final = 6
 _LETTERS_AT_ONCE: Final = 10
 _TICK: Final = timedelta(milliseconds=1)
-# What is found and stays. The rest of a request that is in hand comes soon.
-_NOT_REMOVED: Final[frozenset[str]] = frozenset({"in_hand", "pending", "unknown"})
-_STAYS: Final = _NOT_REMOVED - {"in_hand"}
 
 # What people call the kinds of what there is of an owner, in the order in which they are shown.
 KINDS: Final[Mapping[str, str]] = {
@@ -62,6 +59,8 @@ STAYS: Final[Mapping[str, str]] = {
     "pending": "entries of streams that are not done with: services refuse what they hold; repeat it then",
     "unknown": "values on the bus that do not say whose they are: they last bus.answer_ttl_s",
 }
+# A pass that found no more than these was the last. The rest of a request that is in hand comes soon.
+_NOT_WAITED_FOR: Final = STAYS.keys() - {"in_hand"}
 
 # Called with a kind, and how many of it were removed or looked at just now.
 Report = Callable[[str, int], None]
@@ -77,13 +76,10 @@ class Erased:
 
     Attributes:
         removed: how many of each kind.
-        left: by kind, what was still found in the last pass, which is removed, and what cannot be removed now
-            (`in_hand`, `pending`, `unknown`); see `nexus.core.erasure.BusKind`.
-        still_coming: the last pass found something.
+        still_coming: the last pass found something that goes.
     """
 
     removed: Mapping[str, int]
-    left: Mapping[str, int]
     still_coming: bool
 
 
@@ -127,11 +123,10 @@ class Eraser:
             if number:
                 await anyio.sleep(self._settle_s)
             found = await self._pass(erasure, report)
-            removed.update({kind: count for kind, count in found.items() if kind not in _NOT_REMOVED})
-            if number and not {*+found} - _STAYS:
+            removed.update({kind: count for kind, count in found.items() if kind not in STAYS})
+            if number and not {*+found} - _NOT_WAITED_FOR:
                 break
-        still_coming = bool({*+found} - _NOT_REMOVED)
-        return Erased(removed, {kind: count for kind, count in found.items() if count}, still_coming)
+        return Erased(removed, still_coming=bool({*+found} - STAYS.keys()))
 
     async def find_text(self, text: str, report: Report = _say_nothing) -> dict[str, int]:
         """Where a text is kept of whomever, in documents and keys, as counts by collection and by kind of key."""

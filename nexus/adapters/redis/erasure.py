@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 
 from nexus.adapters.redis.client import repeated
 from nexus.adapters.redis.cluster import ClusterRedis
+from nexus.adapters.redis.stream_subscription import order_of
 from nexus.core.erasure import BusKind, owner_mark
 from nexus.core.errors import BusRefusedError
 from nexus.core.models import ANSWER_TOPICS, Topics
@@ -144,7 +145,7 @@ class RedisErasure:
 
     async def _awaits(self, key: bytes, group: Mapping[str, Any], entry: bytes) -> bool:
         """Whether the group has not read the entry, or not acknowledged it."""
-        if _order(entry) > _order(group["last-delivered-id"]):
+        if order_of(entry) > order_of(group["last-delivered-id"]):
             return True
         return bool(group["pending"] and await self._ask("xpending_range", key, group["name"], entry, entry, 1))
 
@@ -200,9 +201,3 @@ class RedisErasure:
 
 def _in(value: bytes | None, forms: Sequence[bytes]) -> bool:
     return value is not None and any(form in value for form in forms)
-
-
-def _order(entry: bytes) -> tuple[int, int]:
-    """The two numbers of an entry's id."""
-    ms, _, number = entry.partition(b"-")
-    return int(ms), int(number)

@@ -138,7 +138,7 @@ class StreamSubscription(BufferedSubscription):
                 for entry, fields in listed
             ]
             # Several streams are read at once: in the order in which they were written.
-            for entry, topic, fields in sorted(entries, key=lambda item: _order(item[0])):
+            for entry, topic, fields in sorted(entries, key=lambda item: order_of(item[0])):
                 await self.deliver(delivery_of(topic, entry, fields))
                 self._ends[topic] = entry
             return bool(found)
@@ -166,7 +166,7 @@ def _by_stream(found: Any) -> Sequence[tuple[bytes, Any]]:
     return [(key, listed[0]) for key, listed in found.items()] if isinstance(found, dict) else found or []
 
 
-def _order(entry: bytes) -> tuple[int, int]:
+def order_of(entry: bytes) -> tuple[int, int]:
     """An entry's place in time: milliseconds, and the number within them."""
     ms, _, number = entry.partition(b"-")
     return int(ms), int(number)

@@ -49,14 +49,18 @@ class Access:
             reason = "without console.token the console answers this machine alone, as localhost"
             raise HTTPException(401, reason)
 
+    def check_write(self) -> None:
+        """Raise HTTPException 403 where changes are not allowed."""
+        if not self.write:
+            raise HTTPException(403, "the console only shows: console.write is off")
+
     async def checked_form(self, request: Request) -> Mapping[str, str]:
         """The fields of a form that was sent to change something.
 
         Raises:
             HTTPException: 403 where changes are not allowed, or for a foreign form; 413 for a long one.
         """
-        if not self.write:
-            raise HTTPException(403, "the console only shows: console.write is off")
+        self.check_write()
         if request.headers.get("sec-fetch-site", "same-origin") != "same-origin" or not _is_same_origin(request):
             raise HTTPException(403, "a form of another site changes nothing here")
         body = b""

@@ -110,7 +110,7 @@ async def _asked(visit: Visit, reader: RecordReader, name: str) -> ReadRecord:
     if record := await reader.find(visit.owner, visit.asked(name)):
         return await reader.read(record)
     days = visit.services.settings.context.record_days
-    raise HTTPException(404, f"this owner has no record of such a request; records are kept for {days:g} days")
+    raise HTTPException(404, f"this owner has no record of such a request; records are kept for {days} days")
 
 
 async def _shown(reader: RecordReader, read: ReadRecord) -> ShownContext:

@@ -22,7 +22,7 @@ async def erase(visit: Visit) -> Response:
 
 async def _erase(visit: Visit, fault: str = "", status: int = 200) -> Response:
     # Looking for what there is goes through the whole bus.
-    _check_write(visit)
+    visit.access.check_write()
     erasure = _asked(visit)
     found = await visit.services.eraser.preview(erasure)
     return _page(visit, "erase.html", erasure, status=status, found=found, fault=fault)
@@ -42,7 +42,7 @@ async def erase_form(visit: Visit) -> Response:
 
 async def erased(visit: Visit) -> Response:
     """What an erasure has removed, and what there is now."""
-    _check_write(visit)
+    visit.access.check_write()
     erasure = _asked(visit)
     removed = {kind: int(count) for kind in KINDS if (count := visit.asked(kind)).isdecimal() and len(count) < _DIGITS}
     left = await visit.services.eraser.preview(erasure)
@@ -84,11 +84,6 @@ def _page(visit: Visit, template: str, erasure: Erasure, *, status: int = 200, *
         longest=_LONGEST_TEXT,
         **values,
     )
-
-
-def _check_write(visit: Visit) -> None:
-    if not visit.access.write:
-        raise HTTPException(403, "the console only shows: console.write is off")
 
 
 PAGES: Final[Mapping[str, Page]] = {"erase": erase, "erased": erased}
