@@ -54,7 +54,7 @@ class Tombstone:
         owner: see `hashed`.
         session: of the session, likewise; `""` for all of the owner's.
         until: what was said up to then was erased: the time of the erasure, or the one that it was limited to.
-        erased_at: when.
+        erased_at: when something of it was last still to be removed.
     """
 
     owner: str

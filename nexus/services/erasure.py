@@ -2,6 +2,8 @@
 
 - A tombstone comes first: from then on services refuse what was said until then. What they have in hand at that moment
   may still be written, so that after a pause all is looked through again, until nothing more is found.
+- Each time the tombstone is renewed: removal may take minutes, and a model's summary of what was still there minutes
+  more. Services do not store what was begun before.
 - What is recorded of the owner, or in the session, while it runs goes, too.
 - Any erasure takes all kept contexts of the owner: records, answers, beginnings of runs, and entries of streams that
   are done with. They show what was said before, in whichever session.
@@ -117,11 +119,12 @@ class Eraser:
         now = to_milliseconds(utc_now())
         until = now if erasure.before is None else to_milliseconds(erasure.before) - _TICK
         session = "" if erasure.session_id is None else hashed(erasure.session_id)
-        await self._store.put_tombstone(Tombstone(hashed(erasure.owner_key), session, until, now))
         removed, found = Counter[str](), Counter[str]()
         for number in range(_MOST_PASSES):
             if number:
                 await anyio.sleep(self._settle_s)
+                now = to_milliseconds(utc_now())
+            await self._store.put_tombstone(Tombstone(hashed(erasure.owner_key), session, until, now))
             found = await self._pass(erasure, report)
             removed.update({kind: count for kind, count in found.items() if kind not in STAYS})
             if number and not {*+found} - _NOT_WAITED_FOR:

@@ -21,7 +21,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import ASCENDING, DeleteOne, UpdateOne
 from pymongo.errors import ExecutionTimeout, NetworkTimeout
 
-from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call, insert_until_duplicate, read_one
+from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call, read_one
 from nexus.adapters.mongo.recall import BLOCK, FLAGS, escaped
 from nexus.adapters.mongo.schema import IS_PLACED, rows_of_session
 from nexus.core.erasure import Erasure, StoreKind, Tombstone, hashed
@@ -83,8 +83,12 @@ class MongoErasure(Operations):
 
     @insert_call
     async def put_tombstone(self, tombstone: Tombstone) -> None:
-        """Keep a tombstone."""
-        await insert_until_duplicate(self._tombstones, [asdict(tombstone)])
+        """Keep a tombstone, or renew the one of the same names and `until`."""
+        kept = asdict(tombstone)
+        erased_at = {"erased_at": kept.pop("erased_at")}
+        await self._tombstones.update_one(
+            {name: {"$eq": kept[name]} for name in kept}, {"$max": erased_at}, upsert=True
+        )
 
     @driver_call
     async def tombstones(self, owner_keys: Sequence[str]) -> list[Tombstone]:

@@ -21,7 +21,7 @@ class ErasureStore(Protocol):
     """
 
     async def put_tombstone(self, tombstone: Tombstone) -> None:
-        """Keep a tombstone. One that is there already stays."""
+        """Keep a tombstone. Of one with the same names and `until` the later `erased_at` is kept."""
 
     async def tombstones(self, owner_keys: Sequence[str]) -> list[Tombstone]:
         """All tombstones of these owners."""

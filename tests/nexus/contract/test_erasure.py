@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -324,7 +325,7 @@ async def test_broken_off_at_every_place(place: Place) -> None:
 
 
 async def test_tombstones(place: Place) -> None:
-    """Each is kept once, and found by its owner's name; they hold no name."""
+    """Each is kept once, with its latest time, and found by its owner's name; they hold no name."""
     at = datetime(2026, 5, 1, tzinfo=UTC)
     stones = [Tombstone(hashed(owner), hashed("s"), at, at) for owner in ("ada", "bob")]
     async with place.open() as store:
@@ -333,6 +334,10 @@ async def test_tombstones(place: Place) -> None:
         assert {*await store.erasure.tombstones(["ada", "nobody"])} == {stones[0]}
         assert {*await store.erasure.tombstones(["ada", "bob"])} == {*stones}
         assert await places_with(store, "ada") == {}
+        later, earlier = (replace(stones[0], erased_at=at + days * DAY) for days in (2, 1))
+        for stone in (later, earlier):
+            await store.erasure.put_tombstone(stone)
+        assert await store.erasure.tombstones(["ada"]) == [later]
 
 
 def test_what_a_tombstone_covers() -> None:

@@ -1,6 +1,7 @@
 """Erasure in memory, for unit tests. Its contract suite runs on it too."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -28,9 +29,11 @@ class FakeErasure:
         self.tombs: list[Tombstone] = []
 
     async def put_tombstone(self, tombstone: Tombstone) -> None:
-        """Keep a tombstone."""
+        """Keep a tombstone, or renew it."""
         self._ask("put_tombstone")
-        self.tombs.append(tombstone)
+        same = [each for each in self.tombs if replace(each, erased_at=tombstone.erased_at) == tombstone]
+        self.tombs = [each for each in self.tombs if each not in same]
+        self.tombs.append(max([*same, tombstone], key=lambda each: each.erased_at))
 
     async def tombstones(self, owner_keys: Sequence[str]) -> list[Tombstone]:
         """All tombstones of these owners."""

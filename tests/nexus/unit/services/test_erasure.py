@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 
 from nexus.adapters.in_memory import MemoryBus, MemoryDeadLetters, MemoryLedger
 from nexus.core.erasure import BusKind, Erasure, hashed
-from nexus.core.errors import StoreUnavailableError
+from nexus.core.errors import ErasedError, StoreUnavailableError
 from nexus.core.models import utc_now
 from nexus.core.ports import DeadLetter, OutboxRow
 from nexus.services.erasure import Eraser
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.persistence import write_outbox_row
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import moment, row
@@ -74,6 +76,29 @@ async def test_the_tombstone_comes_first() -> None:
     assert (limited.session, limited.until) == (hashed("s"), CUT - timedelta(milliseconds=1))
     assert limited.covers("s", CUT - timedelta(milliseconds=1))
     assert not limited.covers("s", CUT)
+
+
+@pytest.mark.parametrize("before", [None, CUT])
+async def test_work_that_begins_while_it_removes(before: datetime | None) -> None:
+    """It is not stored, however long after the first tombstone it began, and though the same was erased before."""
+    store = FakeStore()
+    tombstones = Tombstones(store.erasure)
+    begun: list[datetime] = []
+
+    def begin(_kind: str, _count: int) -> None:
+        # As if the removal had taken an hour up to here.
+        store.erasure.tombs = [
+            replace(each, erased_at=each.erased_at - timedelta(hours=1)) for each in store.erasure.tombs
+        ]
+        begun.append(utc_now())
+
+    for _ in range(2):
+        await store.insert_message(row(1, timestamp=OLD))
+        begun.clear()
+        await eraser(store).erase(Erasure("o", before=before), begin)
+        assert len(store.erasure.tombs) == 1 or before is None
+        with pytest.raises(ErasedError, match="while this was made"):
+            await tombstones.check_work("o", begun[0])
 
 
 def stop_after(scope: anyio.CancelScope, seen: Counter[str], batches: int, kind: str, count: int) -> None:
