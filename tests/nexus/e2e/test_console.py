@@ -8,30 +8,37 @@ import json
 import re
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
-from itertools import islice
+from itertools import islice, product
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import pytest
-import pytest_asyncio
 from anyio.from_thread import start_blocking_portal
 from playwright.async_api import Browser
 from pymongo import MongoClient
 
 from nexus.core.models import new_row_id, utc_now
 from nexus.http.console.pages import PAGES
-from tests.nexus.support.browser import CHROMIUM, MISSING, SCHEMES, WIDTHS, Scheme, open_browser, open_window
+from tests.nexus.support.browser import (
+    CHROMIUM,
+    MISSING,
+    SCHEMES,
+    WIDTHS,
+    Seen,
+    Window,
+    open_browser,
+    open_window,
+)
 from tests.nexus.support.console_data import Filled, fill
 from tests.nexus.support.console_pages import ROOT, Crawled, Page, as_shown, crawl, open_console, owner_of, read
 from tests.nexus.support.hostile import corpus
 
 pytestmark = [pytest.mark.once, pytest.mark.heavy, pytest.mark.timeout(600)]
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-in_loop = pytest.mark.asyncio(loop_scope="module")
 
 # Pages without an owner.
 _OF_ALL: Final = ("", "live", "owners", "failures", "letters", "settings")
@@ -39,7 +46,7 @@ _OF_ALL: Final = ("", "live", "owners", "failures", "letters", "settings")
 _ASKED: Final[Mapping[str, Mapping[str, str]]] = {"recall": {"query": "text"}, "erased": {"rows": "3"}}
 # Of one page, how many of its addresses are read, and how many of those are opened in the browser.
 _READ: Final = 60
-_OPENED: Final = 4
+_OPENED: Final = 3
 _TEXTS: Final = 500
 # Of the texts of each field, at least so many are to be seen: those on the pages that are read.
 _LEAST: Final = 40
@@ -68,27 +75,6 @@ class Shown:
             for page in pages[:: max(1, len(pages) // most)]
             if page.html
         ]
-
-
-@pytest.fixture(scope="module")
-def empty(redis_url: str, mongo_janitor: MongoClient[dict[str, Any]], mongo_uri: str) -> Iterator[Shown]:
-    """A console of which nobody has said anything."""
-    with _shown(redis_url, mongo_uri, mongo_janitor, []) as shown:
-        yield shown
-
-
-@pytest.fixture(scope="module")
-def usual(redis_url: str, mongo_janitor: MongoClient[dict[str, Any]], mongo_uri: str) -> Iterator[Shown]:
-    """A console with texts without any markup."""
-    with _shown(redis_url, mongo_uri, mongo_janitor, [f"Text {number}" for number in range(60)]) as shown:
-        yield shown
-
-
-@pytest.fixture(scope="module")
-def hostile(redis_url: str, mongo_janitor: MongoClient[dict[str, Any]], mongo_uri: str) -> Iterator[Shown]:
-    """A console with hostile texts, also such of 1 MiB, in every field."""
-    with _shown(redis_url, mongo_uri, mongo_janitor, corpus(_TEXTS), large=_LARGE) as shown:
-        yield shown
 
 
 @contextmanager
@@ -132,50 +118,107 @@ def _greeting(owner: str) -> dict[str, Any]:
     return {"_id": new_row_id(), "id": "m", "run_id": "r", "owner_key": owner, "session_id": "default", **said}
 
 
-class TestHtml:
-    """What needs no browser."""
+@pytest.fixture
+def opened(
+    redis_url: str, mongo_janitor: MongoClient[dict[str, Any]], mongo_uri: str
+) -> Callable[..., AbstractContextManager[Shown]]:
+    """Opens a console with these texts, the large ones also of so many bytes; `[]` for nothing at all."""
+    return partial(_shown, redis_url, mongo_uri, mongo_janitor)
 
-    @pytest.mark.parametrize("name", PAGES)
-    def test_every_page_can_be_reached(self, usual: Shown, name: str) -> None:
-        """From the first page by links alone, or by what a form asks for."""
-        assert usual.of(name), f"no link leads to {name!r}, and _ASKED has nothing for it"
 
-    def test_links_lead_to_pages(self, usual: Shown, hostile: Shown) -> None:
-        """No address that a page has is refused or not there, whatever the names in it."""
-        for shown in (usual, hostile):
-            assert _refused(shown) == {}
+async def test_with_data(opened: Callable[..., AbstractContextManager[Shown]]) -> None:
+    """Links from the first page lead to every page; each is as wide as its window, and shows where the keyboard is."""
+    with opened([f"Text {number}" for number in range(60)]) as usual:
+        unreached = [name for name in PAGES if not usual.of(name)]
+        assert unreached == [], "no link leads there, and _ASKED has nothing for it"
+        assert _refused(usual) == {}
+        _nothing_breaks_out(usual)
+        async with _browser() as browser:
+            for width, scheme in product(WIDTHS, SCHEMES):
+                async with open_window(browser, usual.address, width=width, scheme=scheme) as window:
+                    for page in usual.seen(_OPENED):
+                        await _look(window, page)
+            async with open_window(browser, usual.address) as window:
+                for page in usual.seen(1):
+                    await window.open(page.url)
+                    assert await window.unfocused(40) == [], page.url
 
-    def test_without_data(self, empty: Shown) -> None:
-        """Each page says so, be it that it is not there, and none fails."""
+
+async def test_without_data(opened: Callable[..., AbstractContextManager[Shown]]) -> None:
+    """Each page says so, be it that it is not there, and none fails."""
+    with opened([]) as empty:
         for name in PAGES:
             (page, *_) = empty.of(name)
             allowed = {200} if name in _OF_ALL else {200, 400, 404}
             assert page.status in allowed, (name, page.status, page.text)
+        _nothing_breaks_out(empty)
+        async with _browser() as browser:
+            for width in WIDTHS:
+                async with open_window(browser, empty.address, width=width) as window:
+                    for page in empty.seen(1):
+                        await _look(window, page)
 
-    def test_nothing_breaks_out(self, usual: Shown, hostile: Shown, empty: Shown) -> None:
-        """No page has an element or attribute that no template has; nothing leads away or runs."""
-        for shown in (usual, hostile, empty):
-            assert {page.url: page.faults for page in shown.crawled.pages.values() if page.faults} == {}
-        kinds = {page.type for shown in (usual, hostile) for page in shown.crawled.pages.values()}
-        assert kinds <= {"text/html", "text/plain", "application/json", "text/css"}
-        tags, attributes = _of_templates()
-        assert not tags & {"script", "iframe", "object", "embed", "base", "style", "img"}
-        for page in hostile.crawled.pages.values():
-            assert {tag for tag, _ in page.kinds} <= tags, page.url
-            assert {name for _, names in page.kinds for name in names} <= attributes, page.url
 
-    def test_every_text_is_shown(self, hostile: Shown) -> None:
-        """Whatever was put into a field, some page shows it whole, as text: as far as that many pages were read."""
-        assert hostile.filled
-        text = "\n".join(as_shown("\n".join([page.text, *page.values])) for page in hostile.crawled.pages.values())
-        missing = {}
-        for field, texts in hostile.filled.fields.items():
-            near = "\n".join(text[max(at - _NEAR, 0) : at + _NEAR] for at in _places(text, f"~{field}"))
-            seen = (each for each in {*texts} if any(form in near for form in _forms(each)))
-            least = min(_LEAST, len({*texts}))
-            if (found := len([*islice(seen, least)])) < least:
-                missing[field] = found
-        assert missing == {}
+async def test_hostile(opened: Callable[..., AbstractContextManager[Shown]]) -> None:
+    """No page has what no template has, no script runs and nothing is loaded; every text is there, as text.
+
+    In the browser the document is that of a reader of the same HTML, with and without JavaScript.
+    """
+    with opened(corpus(_TEXTS), large=_LARGE) as hostile:
+        assert _refused(hostile) == {}
+        _nothing_breaks_out(hostile)
+        _every_text_is_shown(hostile)
+        async with _browser() as browser:
+            for width, scripts in ((1280, True), (400, False)):
+                async with open_window(browser, hostile.address, width=width, scripts=scripts) as window:
+                    for page in hostile.seen(_OPENED):
+                        seen = await _look(window, page)
+                        html = read(page.url, seen.status, seen.html)
+                        assert _of_browser(seen.kinds) == _of_html(html), page.url
+                        assert _said(seen.text) == _said(html.text), page.url
+
+
+@asynccontextmanager
+async def _browser() -> AsyncIterator[Browser]:
+    """A browser; where there is none, the test ends here and says so."""
+    if CHROMIUM is None:
+        pytest.skip(f"the HTML holds; {MISSING}")
+    async with open_browser() as browser:
+        yield browser
+
+
+async def _look(window: Window, page: Page) -> Seen:
+    """The page in the browser, which is there and as wide as the window."""
+    seen = await window.open(page.url)
+    assert (seen.status, seen.faults) == (page.status, []), page.url
+    assert seen.wide <= 0, (page.url, seen.wider)
+    return seen
+
+
+def _nothing_breaks_out(shown: Shown) -> None:
+    """No page has an element or attribute that no template has; nothing leads away or runs."""
+    pages = shown.crawled.pages.values()
+    assert {page.url: page.faults for page in pages if page.faults} == {}
+    assert {page.type for page in pages} <= {"text/html", "text/plain", "application/json", "text/css"}
+    tags, attributes = _of_templates()
+    assert not tags & {"script", "iframe", "object", "embed", "base", "style", "img"}
+    for page in pages:
+        assert {tag for tag, _ in page.kinds} <= tags, page.url
+        assert {name for _, names in page.kinds for name in names} <= attributes, page.url
+
+
+def _every_text_is_shown(shown: Shown) -> None:
+    """Whatever was put into a field, some page shows it whole, as text: as far as that many pages were read."""
+    assert shown.filled
+    text = "\n".join(as_shown("\n".join([page.text, *page.values])) for page in shown.crawled.pages.values())
+    missing = {}
+    for field, texts in shown.filled.fields.items():
+        near = "\n".join(text[max(at - _NEAR, 0) : at + _NEAR] for at in _places(text, f"~{field}"))
+        seen = (each for each in {*texts} if any(form in near for form in _forms(each)))
+        least = min(_LEAST, len({*texts}))
+        if (found := len([*islice(seen, least)])) < least:
+            missing[field] = found
+    assert missing == {}
 
 
 def _places(text: str, end: str) -> list[int]:
@@ -202,58 +245,6 @@ def _forms(text: str) -> tuple[str, ...]:
 
 def _refused(shown: Shown) -> dict[str, int]:
     return {page.url: page.status for page in shown.crawled.pages.values() if page.status >= 400}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    """One browser for all of this module."""
-    async with open_browser() as opened:
-        yield opened
-
-
-@in_browser
-@in_loop
-class TestBrowser:
-    """What a person sees."""
-
-    @pytest.mark.parametrize("scheme", SCHEMES)
-    @pytest.mark.parametrize("width", WIDTHS)
-    async def test_with_data(self, browser: Browser, usual: Shown, width: int, scheme: Scheme) -> None:
-        """Each page is there, and as wide as the window."""
-        async with open_window(browser, usual.address, width=width, scheme=scheme) as window:
-            for page in usual.seen(_OPENED):
-                seen = await window.open(page.url)
-                assert (seen.status, seen.faults) == (page.status, []), page.url
-                assert seen.wide <= 0, (page.url, seen.wider)
-
-    @pytest.mark.parametrize("width", WIDTHS)
-    async def test_without_data(self, browser: Browser, empty: Shown, width: int) -> None:
-        """The same where there is nothing."""
-        async with open_window(browser, empty.address, width=width) as window:
-            for page in empty.seen(1):
-                seen = await window.open(page.url)
-                assert (seen.status, seen.faults) == (page.status, []), page.url
-                assert seen.wide <= 0, (page.url, seen.wider)
-
-    @pytest.mark.parametrize(("width", "scripts"), [(1280, True), (400, False)])
-    async def test_hostile(self, browser: Browser, hostile: Shown, width: int, *, scripts: bool) -> None:
-        """No script runs and nothing is loaded; the DOM is that of a harmless page; texts are there as text."""
-        async with open_window(browser, hostile.address, width=width, scripts=scripts) as window:
-            for page in hostile.seen(3 * _OPENED):
-                seen = await window.open(page.url)
-                assert (seen.status, seen.faults) == (page.status, []), page.url
-                assert seen.wide <= 0, (page.url, seen.wider)
-                # Those that the browser has and a reader of the same HTML has not.
-                html = read(page.url, seen.status, seen.html)
-                assert _of_browser(seen.kinds) == _of_html(html), page.url
-                assert _said(seen.text) == _said(html.text), page.url
-
-    async def test_keyboard(self, browser: Browser, usual: Shown) -> None:
-        """Whatever the tabulator reaches shows that it has the focus."""
-        async with open_window(browser, usual.address) as window:
-            for page in usual.seen(1):
-                await window.open(page.url)
-                assert await window.unfocused(40) == [], page.url
 
 
 def _said(text: str) -> str:
