@@ -106,7 +106,9 @@ def _digest(token: bytes) -> bytes:
 def _is_of_this_machine(request: HTTPConnection) -> bool:
     if request.client is None or any(name in request.headers for name in _PASSED_ON):
         return False
-    host = _host(f"//{request.headers.get('host', '')}")
+    named = request.headers.get("host", "")
+    # What stands before an @ or behind a / is no host, and no browser sends it.
+    host = "" if {*named} & {*"@/?#"} else _host(f"//{named}")
     return _is_loopback(request.client.host) and (host == "localhost" or _is_loopback(host))
 
 

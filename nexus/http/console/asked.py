@@ -5,7 +5,8 @@ from typing import Final
 from nexus.http.console.shell import Visit
 from nexus.services.history.rows import read_owner_key, read_session_id
 
-_DIGITS: Final = 18
+# No number has more.
+DIGITS: Final = 18
 
 
 def number(visit: Visit, name: str) -> int | None:
@@ -13,7 +14,7 @@ def number(visit: Visit, name: str) -> int | None:
     given = visit.asked(name).strip()
     if not given:
         return None
-    if not (given.isascii() and given.isdecimal()) or len(given) > _DIGITS:
+    if not (given.isascii() and given.isdecimal()) or len(given) > DIGITS:
         raise ValueError(f"{name}: a whole number is needed")
     return int(given)
 

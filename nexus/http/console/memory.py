@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from nexus.core.concurrency import computed
 from nexus.core.erasure import hashed
 from nexus.core.errors import CallRefusedError, NexusError
 from nexus.core.models import MAX_ID_CHARS, new_message_id
 from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction, Detail, Overview
-from nexus.http.console.asked import number, owner_and_session
+from nexus.http.console.asked import DIGITS, number, owner_and_session
 from nexus.http.console.shell import Page, Visit
 from nexus.services.context.pinned import shown_parts
 from nexus.services.memory.documents import TEMPLATE
@@ -25,6 +27,8 @@ from nexus.services.session_state.state import as_object
 _Kept = TypeVar("_Kept", Overview, Detail, Compaction)
 _Read = tuple[list[_Kept], list[str]]
 
+# Comparing two texts takes so many times as long as the work that `computed` reckons with.
+_CHARS_OF_DIFF: Final = 4
 _FEW: Final = 10
 _AT_ONCE: Final = 50
 _ROWS_AT_ONCE: Final = 100
@@ -45,7 +49,7 @@ async def edit(visit: Visit) -> Response:
     if (working_memory := visit.services.memory) is None:
         raise HTTPException(409, "memory.working_memory is off: no overview is kept")
     content, base, edit_id = (fields.get(name, "") for name in ("content", "base", "id"))
-    if not (base.isascii() and base.isdecimal()) or not 1 <= len(edit_id) <= MAX_ID_CHARS:
+    if not (base.isascii() and base.isdecimal() and len(base) <= DIGITS) or not 1 <= len(edit_id) <= MAX_ID_CHARS:
         raise HTTPException(400, "base, id: are missing; open the page again")
     try:
         written = await working_memory.edit_overview(owner, session, content, base_revision=int(base), edit_id=edit_id)
@@ -54,7 +58,7 @@ async def edit(visit: Visit) -> Response:
         if newest.revision == int(base):
             return await _memory(visit, newest, content, 400, fault=str(error))
         # Whoever saves it now has seen what was written meanwhile.
-        return await _memory(visit, newest, content, 409, lines=diff_of(newest.content, content))
+        return await _memory(visit, newest, content, 409, lines=await _difference(owner, newest.content, content))
     if written.call_id == edit_id:
         visit.changed("overview_edited", sha256=hashed(owner), bytes=len(content.encode()), version=written.revision)
     return visit.seen("memory", owner=owner, session=session)
@@ -113,13 +117,18 @@ async def _memory(
     )
 
 
+async def _difference(owner_key: str, first: str, second: str) -> list[str]:
+    # Other programs may have written, and a form may bring, texts of megabytes.
+    return await computed(owner_key, _CHARS_OF_DIFF * (len(first) + len(second)), partial(diff_of, first, second))
+
+
 async def revisions(visit: Visit) -> Response:
     """The revisions of the overview, the newest first, or what differs between two of them."""
     key, store = (visit.owner, visit.session), visit.services.store.memory
     first, second = number(visit, "first"), number(visit, "second")
     if first is not None or second is not None:
         before, after = await two_overviews(store, *key, first, second)
-        lines = diff_of(before.content, after.content)
+        lines = await _difference(key[0], before.content, after.content)
         return visit.page("difference.html", owner=key[0], session=key[1], before=before, after=after, lines=lines)
     found = await store.overviews(*key, limit=_AT_ONCE + 1, before=number(visit, "before"))
     overviews, unreadable = _readable(Overview, "revision", found[:_AT_ONCE], visit)

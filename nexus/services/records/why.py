@@ -278,7 +278,8 @@ def _by_age(explained: Explained, stored: Stored, row: Row) -> Finding | None:
         return Finding("no_room", text)
     shown = explained.history.get("shown")
     newest = f"the newest {shown} messages" if isinstance(shown, int) else "the newest messages"
-    return Finding("older", f"it is older than {newest}, which [{tag}] shows")
+    of_all = " of all sessions" if explained.layout == "dialogue" else ""
+    return Finding("older", f"it is older than {newest}{of_all}, which [{tag}] shows")
 
 
 def _is_older(row: Row, than: Row, layout: str) -> bool:

@@ -119,6 +119,8 @@ async def test_without_a_token_this_machine_alone_is_answered(mongo_uri: str, pr
             {"Host": "localhost@evil.example"},
             {"Host": "[::1"},
             {"Host": "10.0.0.1"},
+            {"Host": "evil.example@127.0.0.1"},
+            {"Host": "localhost/evil"},
             {"X-Forwarded-For": "127.0.0.1"},
             {"X-Forwarded-For": ""},
             {"X-Real-IP": "127.0.0.1"},

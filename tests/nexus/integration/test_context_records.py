@@ -190,7 +190,7 @@ async def test_why(desk: Desk, db: Database[dict[str, Any]]) -> None:
         ("tool_1", "q3", "it is shown in [RUN]"),
         ("other", "q3", "it is of session s3, and the layout agent shows one session, here s1"),
         ("m904", "q2", "it is internal to a sub-agent, and this context is not for a sub-agent"),
-        ("m1", "q1", "it is older than the newest 20 messages, which [SHARED_MEMORY] shows"),
+        ("m1", "q1", "it is older than the newest 20 messages of all sessions, which [SHARED_MEMORY] shows"),
         ("nothing", "q1", "no message of this owner has this id: it was never recorded, or has been removed since"),
     ):
         found = json.loads(await desk.said("why", message, *OF_ADA, "--request", request, "--json"))

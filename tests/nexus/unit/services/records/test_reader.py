@@ -206,7 +206,13 @@ ABSENT: Final[Sequence[tuple[str, Row, str, bool, str]]] = [
     ("dialogue", a_row(9, session_id="s2"), "unclear", False, ""),
     ("dialogue", a_row(9, role="TOOL"), "layout", True, "memory.show_tool_results"),
     ("agent", a_row(-9), "older", True, "older than the newest 6 messages, which [HISTORY] shows"),
-    ("dialogue", a_row(-9), "older", True, "older than the newest 6 messages, which [SHARED_MEMORY] shows"),
+    (
+        "dialogue",
+        a_row(-9),
+        "older",
+        True,
+        "older than the newest 6 messages of all sessions, which [SHARED_MEMORY] shows",
+    ),
 ]
 
 
@@ -270,7 +276,7 @@ async def test_a_past_of_which_only_the_newest_is_shown() -> None:
         record = await desk.record(asking("dialogue"))
         found = await desk.where(record, "m3")
     assert (found.reason, found.text) == (
-        "older", "it is older than the newest 2 messages, which [SHARED_MEMORY] shows",
+        "older", "it is older than the newest 2 messages of all sessions, which [SHARED_MEMORY] shows",
     )  # fmt: skip
 
 
