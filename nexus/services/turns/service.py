@@ -22,7 +22,6 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from nexus.core.concurrency import ungrouped
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import DEFAULT_SESSION, is_internal, parse_moment, utc_now
@@ -86,7 +85,8 @@ class TurnStarter:
             latest = await self._latest(key, waiting)
             if latest and not is_numbered(latest):
                 raise StoreRejectedError("the latest turn of the session has no number")
-            if waiting and (latest is None or latest.get("run_id") not in waiting):
+            # Not a set: another program may have stored anything there.
+            if waiting and (latest is None or latest.get("run_id") not in [*waiting]):
                 for run_id in await self._insert(key, [*waiting.values()], latest):
                     del waiting[run_id]
             if waiting:
@@ -100,20 +100,13 @@ class TurnStarter:
                     await self._take_over(key, waiting.pop(known["run_id"]).start, known)
 
     async def _latest(self, key: Key, waiting: dict[str, AskedStart]) -> Row | None:
-        """The latest turn of the session. Meanwhile those of which the input was erased are taken out."""
-
-        async def take_out() -> None:
-            said = [(key[1], each.start.timestamp) for each in waiting.values()]
-            for run_id, error in zip([*waiting], await self._tombstones.find(key[0], said), strict=True):
-                if error:
-                    report_erased(self._metrics, error, run_id=run_id)
-                    del waiting[run_id]
-
-        with ungrouped():
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(take_out)
-                latest = await self._store.latest_turn(*key)
-        return latest
+        """The latest turn of the session. Those of which the input was erased are taken out."""
+        said = [(key[1], each.start.timestamp) for each in waiting.values()]
+        for run_id, error in zip([*waiting], await self._tombstones.find(key[0], said), strict=True):
+            if error:
+                report_erased(self._metrics, error, run_id=run_id)
+                del waiting[run_id]
+        return await self._store.latest_turn(*key)
 
     async def begin_late(self, touch: TurnTouch) -> Key | None:
         """Begin the turn of a run that has only results so far. Returns the session of its input; None without one."""
