@@ -45,7 +45,7 @@ _OF_ALL: Final = ("", "live", "owners", "failures", "letters", "settings")
 # Pages that only a form leads to: what it asks for or comes to, besides owner and session.
 _ASKED: Final[Mapping[str, Mapping[str, str]]] = {"recall": {"query": "text"}, "erased": {"rows": "3"}}
 # Of one page, how many of its addresses are read, and how many of those are opened in the browser.
-_READ: Final = 60
+_READ: Final = 30
 _OPENED: Final = 3
 _TEXTS: Final = 500
 # Of the texts of each field, at least so many are to be seen: those on the pages that are read.
