@@ -200,7 +200,9 @@ async def test_why(desk: Desk, db: Database[dict[str, Any]]) -> None:
     assert (newest["record"]["request_id"], newest["reason"]) == ("q5", "layout")
     elsewhere = json.loads(await desk.said("why", "other", *OF_ADA, "--json"))
     assert elsewhere["record"]["request_id"] == "q5"
-    likely = await desk.said("why", str(db["messages"].find_one({"id": "h_r_5"})["_id"]), *OF_ADA, "--request", "q3")  # type: ignore[index]  # it is there
+    later = db["messages"].find_one({"owner_key": "ada", "id": "h_r_5"})
+    assert later
+    likely = await desk.said("why", str(later["_id"]), *OF_ADA, "--request", "q3")
     assert "most likely: it was recorded at " in likely or "after this context was built" in likely
 
 
