@@ -49,7 +49,7 @@ _READ: Final = 30
 _OPENED: Final = 3
 _TEXTS: Final = 500
 # Of the texts of each field, at least so many are to be seen: those on the pages that are read.
-_LEAST: Final = 40
+_LEAST: Final = 20
 # No text is longer, within JSON either.
 _NEAR: Final = 2_000
 _LARGE: Final = 1 << 20

@@ -80,6 +80,9 @@ async def test_what_was_recalled_is_never_recalled_again(environment: Environmen
                 with_block += bool(lines)
                 assert all(LINE.fullmatch(line) for line in lines), (number, lines)
                 assert not [line for line in lines if "[RECALL count=" in line or SESSION in line[20:]], number
+                if number % 5 == 0:
+                    # On a busy machine the indexer would be behind the turns.
+                    await until(partial(_is_indexed, database))
             await until(partial(_is_indexed, database))
         assert with_block > TURNS * 0.9
         # The blocks were recorded where they came back, and nothing of them is in the index.
