@@ -4,25 +4,31 @@
   tried again until the service stops.
 - Where the store refuses several writes at once, halves of them are tried: one refusal does not cost the others.
 - With a pause, writes of a session are gathered for that long before they are done, unless a caller waits for them.
+
+`MessageQueue` is one for what messages of a topic say.
 """
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Final, Generic, Self, TypeVar
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 
 from nexus.core.concurrency import Pauses, Pending, report_fault, supervised
 from nexus.core.errors import ErasedError, StoreRejectedError, StoreUnavailableError, reason_of
 from nexus.core.fairness import Room
-from nexus.core.metrics import Metrics, NoMetrics
-from nexus.services.history.tombstones import report_erased
+from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
+from nexus.core.ports.store import Settled
+from nexus.services.history.tombstones import Tombstones, report_erased
 
+_log = structlog.get_logger(__name__)
 _Item = TypeVar("_Item")
 
 _TASK: Final = "session_queue"
@@ -176,3 +182,86 @@ class SessionQueue(Generic[_Item]):
             self.pending.end()
             self._settled(item, reason)
         session.move(count)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted(Generic[_Item]):
+    """What a message says, and what is called when it is stored, or with the reason why it never will be."""
+
+    item: _Item
+    message_id: str
+    session_id: str
+    said_at: datetime
+    settled: Settled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What may become of messages of a topic: the names for the log, and what is counted."""
+
+    delayed: str
+    refused: str
+    unwritten: str
+    recorded_count: Event
+    refused_count: Event
+    lost_count: Event
+    waiting: Reading
+
+
+class MessageQueue(Generic[_Item]):
+    """Stores what messages of a topic say while `running()`, as a `SessionQueue`, but nothing of what was erased.
+
+    `write` stores what messages of one key say, in their order.
+
+    Attributes:
+        pending: messages that are accepted and not stored.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Key, Sequence[_Item]], Awaitable[None]],
+        outcomes: Outcomes,
+        metrics: Metrics | None,
+        tombstones: Tombstones | None,
+    ) -> None:
+        self._write = write
+        self._outcomes = outcomes
+        self._metrics = metrics or NoMetrics()
+        self._tombstones = tombstones or Tombstones()
+        self._queue = SessionQueue[Accepted[_Item]](self._do, self._settle, self._delayed, metrics=metrics)
+        self.pending = self._queue.pending
+        self._metrics.read_from(outcomes.waiting, lambda: self.pending.count)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Write accepted messages until the context ends. Wait for `pending` first, to lose nothing."""
+        async with self._queue.running():
+            try:
+                yield
+            finally:
+                if self.pending.count:
+                    _log.error(self._outcomes.unwritten, pending=self.pending.count)
+                    self._metrics.count(self._outcomes.lost_count, self.pending.count)
+
+    def offer(self, key: Key, accepted: Accepted[_Item], size: int) -> bool:
+        """Accept a message of `size` bytes. Never waits; False when too much is waiting already."""
+        return self._queue.offer(key, accepted, size)
+
+    async def settled(self, key: Key) -> None:
+        """As `SessionQueue.settled`."""
+        await self._queue.settled(key)
+
+    async def _do(self, key: Key, accepted: Sequence[Accepted[_Item]]) -> None:
+        await self._tombstones.check(key[0], [(each.session_id, each.said_at) for each in accepted])
+        await self._write(key, [each.item for each in accepted])
+
+    def _settle(self, accepted: Accepted[_Item], reason: str | None) -> None:
+        if reason is None:
+            self._metrics.count(self._outcomes.recorded_count)
+        else:
+            _log.warning(self._outcomes.refused, message_id=accepted.message_id, reason=reason)
+            self._metrics.count(self._outcomes.refused_count)
+        accepted.settled(reason)
+
+    def _delayed(self, reason: str) -> None:
+        _log.warning(self._outcomes.delayed, reason=reason, pending=self.pending.count)

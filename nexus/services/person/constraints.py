@@ -10,16 +10,15 @@
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final, Self
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Any, Final
 
 import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
+from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import Message, trusted_time, utc_now
 from nexus.core.person import CONSTRAINT_SCOPES, Constraint
 from nexus.core.ports import ConstraintStore, Row, TokenCounter
@@ -38,12 +37,22 @@ from nexus.services.person.constraint_changes import (
     read_constraint,
     retiring,
 )
-from nexus.services.session_queue import Key, SessionQueue
+from nexus.services.session_queue import Accepted, Key, MessageQueue, Outcomes
 from nexus.services.text.tokens import too_many_tokens
 
 _log = structlog.get_logger(__name__)
 # As precisely as stores keep a time.
 _TICK: Final = timedelta(milliseconds=1)
+
+_OUTCOMES: Final = Outcomes(
+    delayed="constraints_delayed",
+    refused="constraints_refused",
+    unwritten="constraints_unwritten",
+    recorded_count=Event.CONSTRAINTS_RECORDED,
+    refused_count=Event.CONSTRAINTS_REFUSED,
+    lost_count=Event.CONSTRAINTS_LOST,
+    waiting=Reading.UNWRITTEN_CONSTRAINTS,
+)
 
 
 async def known_in(store: ConstraintStore, target: Target) -> list[Constraint]:
@@ -132,19 +141,6 @@ def _revision_of(row: Row | None) -> int:
     return revision
 
 
-def _ignore(_reason: str | None) -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Accepted:
-    change: Change
-    message_id: str
-    session_id: str
-    said_at: datetime
-    settled: Settled
-
-
 class Constraints:
     """`nexus.core.ports.ConstraintSource` on a store. Messages are written while `running()`, all else at once.
 
@@ -166,27 +162,17 @@ class Constraints:
         tombstones: Tombstones | None = None,
     ) -> None:
         self._store = store
-        self._tombstones = tombstones or Tombstones()
         self._render = render
         self._counter = counter
         self.most_tokens = most_tokens
-        self._metrics = metrics or NoMetrics()
-        self._changes = SessionQueue[_Accepted](self._write, self._settle, self._delayed, metrics=metrics)
+        self._changes = MessageQueue[Change](self._write, _OUTCOMES, metrics, tombstones)
         self.pending = self._changes.pending
-        self._metrics.read_from(Reading.UNWRITTEN_CONSTRAINTS, lambda: self.pending.count)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Self]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Write accepted messages until the context ends. Wait for `pending` first, to lose nothing."""
-        async with self._changes.running():
-            try:
-                yield self
-            finally:
-                if self.pending.count:
-                    _log.error("constraints_unwritten", pending=self.pending.count)
-                    self._metrics.count(Event.CONSTRAINTS_LOST, self.pending.count)
+        return self._changes.running()
 
-    def offer(self, message: Message, size: int, settled: Settled = _ignore) -> bool:
+    def offer(self, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
         """Accept a `session.constraints` message of `size` bytes. Never waits; False when too much is waiting already.
 
         ValueError where the message holds no change; it says where and what is allowed.
@@ -194,7 +180,7 @@ class Constraints:
         target = Target(message.owner_key, read_session_id(message.metadata), message.run_id)
         said_at = trusted_time(message)
         change = read_change(message.content, target, said_at, message.id)
-        accepted = _Accepted(change, message.id, target.session_id, said_at, settled)
+        accepted = Accepted(change, message.id, target.session_id, said_at, settled)
         return self._changes.offer(_queue_of(message.owner_key), accepted, size)
 
     async def constraints(self, owner_key: str, session_id: str, run_id: str) -> list[Constraint]:
@@ -268,20 +254,8 @@ class Constraints:
                 "allowed; take some back first"
             )
 
-    async def _write(self, key: Key, accepted: Sequence[_Accepted]) -> None:
-        await self._tombstones.check(key[0], [(item.session_id, item.said_at) for item in accepted])
-        await self.change(key[0], *(item.change for item in accepted))
-
-    def _settle(self, accepted: _Accepted, reason: str | None) -> None:
-        if reason is None:
-            self._metrics.count(Event.CONSTRAINTS_RECORDED)
-        else:
-            _log.warning("constraints_refused", message_id=accepted.message_id, reason=reason)
-            self._metrics.count(Event.CONSTRAINTS_REFUSED)
-        accepted.settled(reason)
-
-    def _delayed(self, reason: str) -> None:
-        _log.warning("constraints_delayed", reason=reason, pending=self.pending.count)
+    async def _write(self, key: Key, changes: Sequence[Change]) -> None:
+        await self.change(key[0], *changes)
 
 
 def _queue_of(owner_key: str) -> Key:

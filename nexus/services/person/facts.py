@@ -4,34 +4,26 @@ Only statements are stored, each once, and nothing changes or removes them: the 
 every order, however often they were sent.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final, Self
+from typing import Final
 
 import structlog
 from pydantic import ValidationError
 
 from nexus.core.concurrency import computed
 from nexus.core.errors import StoreRejectedError
-from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
-from nexus.core.models import (
-    Message,
-    Row,
-    trusted_time,
-    utc_now,
-)
-from nexus.core.person import (
-    Fact,
-    Statement,
-)
+from nexus.core.metrics import Event, Metrics, Reading
+from nexus.core.models import Message, Row, trusted_time, utc_now
+from nexus.core.person import Fact, Statement
 from nexus.core.ports import FactStore, MessageStore
 from nexus.core.ports.store import Settled
 from nexus.services.history.rows import read_session_id
 from nexus.services.history.tombstones import Tombstones
 from nexus.services.person.statements import Origin, Slot, comparable, facts_of, read_statements, slot_of, statement
-from nexus.services.session_queue import Key, SessionQueue
+from nexus.services.session_queue import Accepted, Key, MessageQueue, Outcomes
 
 _log = structlog.get_logger(__name__)
 
@@ -47,18 +39,15 @@ _LEAST: Final = timedelta(milliseconds=1)
 # About what reading a statement costs, in characters of text.
 _STATEMENT_CHARS: Final = 400
 
-
-def _ignore(_reason: str | None) -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Accepted:
-    statements: Sequence[Statement]
-    message_id: str
-    session_id: str
-    said_at: datetime
-    settled: Settled
+_OUTCOMES: Final = Outcomes(
+    delayed="facts_delayed",
+    refused="facts_refused",
+    unwritten="facts_unwritten",
+    recorded_count=Event.FACTS_RECORDED,
+    refused_count=Event.FACTS_REFUSED,
+    lost_count=Event.FACTS_LOST,
+    waiting=Reading.UNWRITTEN_FACTS,
+)
 
 
 class Facts:
@@ -72,24 +61,14 @@ class Facts:
         self, store: FactStore, metrics: Metrics | None = None, *, tombstones: Tombstones | None = None
     ) -> None:
         self._store = store
-        self._tombstones = tombstones or Tombstones()
-        self._metrics = metrics or NoMetrics()
-        self._messages = SessionQueue[_Accepted](self._write, self._settle, self._delayed, metrics=metrics)
+        self._messages = MessageQueue[list[Statement]](self._write, _OUTCOMES, metrics, tombstones)
         self.pending = self._messages.pending
-        self._metrics.read_from(Reading.UNWRITTEN_FACTS, lambda: self.pending.count)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Self]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Write accepted messages until the context ends. Wait for `pending` first, to lose nothing."""
-        async with self._messages.running():
-            try:
-                yield self
-            finally:
-                if self.pending.count:
-                    _log.error("facts_unwritten", pending=self.pending.count)
-                    self._metrics.count(Event.FACTS_LOST, self.pending.count)
+        return self._messages.running()
 
-    def offer(self, message: Message, size: int, settled: Settled = _ignore) -> bool:
+    def offer(self, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
         """Accept a `memory.facts` message of `size` bytes. Never waits; False when too much is waiting already.
 
         ValueError where the message holds no facts; it says where and what is allowed.
@@ -97,7 +76,7 @@ class Facts:
         session_id = read_session_id(message.metadata)
         origin = Origin(message.owner_key, message.id, trusted_time(message), session_id)
         statements = read_statements(message.content, origin)
-        accepted = _Accepted(statements, message.id, session_id, origin.said_at, settled)
+        accepted = Accepted(statements, message.id, session_id, origin.said_at, settled)
         return self._messages.offer(_key(message.owner_key), accepted, size)
 
     async def facts(self, owner_key: str) -> list[Fact]:
@@ -173,8 +152,8 @@ class Facts:
             StoreRejectedError, StoreUnavailableError: as `add`.
         """
         slot = slot_of(topic, sub_topic)
-        every = await self.statements(origin.owner_key)
-        after = [_next(each.said_at) for each in every if _slot(each) == slot]
+        before = [each for each in await self.statements(origin.owner_key) if _slot(each) == slot]
+        after = [_next(each.said_at) for each in before]
         said = statement(
             replace(origin, said_at=max(origin.said_at, *after)) if after else origin,
             topic,
@@ -185,23 +164,12 @@ class Facts:
             retires=retires,
         )
         await self.add(origin.owner_key, [said])
-        facts = await self.facts(origin.owner_key)
-        return [each for each in facts if _slot(each) == slot]
+        # One that was kept before stays as it was.
+        chars = len(before) * _STATEMENT_CHARS
+        return await computed(origin.owner_key, chars, lambda: facts_of([said, *before]))
 
-    async def _write(self, key: Key, accepted: Sequence[_Accepted]) -> None:
-        await self._tombstones.check(key[0], [(item.session_id, item.said_at) for item in accepted])
-        await self.add(key[0], [each for item in accepted for each in item.statements])
-
-    def _settle(self, accepted: _Accepted, reason: str | None) -> None:
-        if reason is None:
-            self._metrics.count(Event.FACTS_RECORDED)
-        else:
-            _log.warning("facts_refused", message_id=accepted.message_id, reason=reason)
-            self._metrics.count(Event.FACTS_REFUSED)
-        accepted.settled(reason)
-
-    def _delayed(self, reason: str) -> None:
-        _log.warning("facts_delayed", reason=reason, pending=self.pending.count)
+    async def _write(self, key: Key, said: Sequence[list[Statement]]) -> None:
+        await self.add(key[0], [each for statements in said for each in statements])
 
 
 async def unsupported(messages: MessageStore, owner_key: str, facts: Iterable[Fact]) -> list[Fact]:

@@ -7,38 +7,34 @@
 - A stored document is checked against its owner and session before it is used.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Self
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
 
 import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
+from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import Message, trusted_time
 from nexus.core.ports import Row, SessionStateStore
 from nexus.core.ports.store import Settled
 from nexus.services.history.rows import read_session_id
 from nexus.services.history.tombstones import Tombstones
-from nexus.services.session_queue import Key, SessionQueue
+from nexus.services.session_queue import Accepted, Key, MessageQueue, Outcomes
 from nexus.services.session_state.merge import Change, apply, read_change, state_in
 from nexus.services.session_state.state import SessionState
 
 _log = structlog.get_logger(__name__)
 
-
-def _ignore(_reason: str | None) -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Accepted:
-    change: Change
-    message_id: str
-    said_at: datetime
-    settled: Settled
+_OUTCOMES: Final = Outcomes(
+    delayed="session_state_delayed",
+    refused="session_state_refused",
+    unwritten="session_states_unwritten",
+    recorded_count=Event.STATE_RECORDED,
+    refused_count=Event.STATE_REFUSED,
+    lost_count=Event.STATE_LOST,
+    waiting=Reading.UNWRITTEN_STATES,
+)
 
 
 class SessionStates:
@@ -52,24 +48,14 @@ class SessionStates:
         self, store: SessionStateStore, metrics: Metrics | None = None, *, tombstones: Tombstones | None = None
     ) -> None:
         self._store = store
-        self._tombstones = tombstones or Tombstones()
-        self._metrics = metrics or NoMetrics()
-        self._changes = SessionQueue[_Accepted](self._write, self._settle, self._delayed, metrics=metrics)
+        self._changes = MessageQueue[Change](self._write, _OUTCOMES, metrics, tombstones)
         self.pending = self._changes.pending
-        self._metrics.read_from(Reading.UNWRITTEN_STATES, lambda: self.pending.count)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Self]:
-        """Write accepted changes until the context ends. Wait for `pending` first, to lose nothing."""
-        async with self._changes.running():
-            try:
-                yield self
-            finally:
-                if self.pending.count:
-                    _log.error("session_states_unwritten", pending=self.pending.count)
-                    self._metrics.count(Event.STATE_LOST, self.pending.count)
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Write accepted messages until the context ends. Wait for `pending` first, to lose nothing."""
+        return self._changes.running()
 
-    def offer(self, message: Message, size: int, settled: Settled = _ignore) -> bool:
+    def offer(self, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
         """Accept a `session.state` message of `size` bytes. Never waits; False when too much is waiting already.
 
         ValueError where the message holds no change; it says where and what is allowed.
@@ -77,7 +63,7 @@ class SessionStates:
         key = message.owner_key, read_session_id(message.metadata)
         said_at = trusted_time(message)
         change = read_change(message.content, said_at, message.id)
-        return self._changes.offer(key, _Accepted(change, message.id, said_at, settled), size)
+        return self._changes.offer(key, Accepted(change, message.id, key[1], said_at, settled), size)
 
     async def get(self, owner_key: str, session_id: str) -> SessionState:
         """The state with every change that was accepted before; StoreUnavailableError where that cannot be had now."""
@@ -96,9 +82,7 @@ class SessionStates:
         revision = row.get("revision")
         return revision if isinstance(revision, int) and revision > 0 else None, row.get("document")
 
-    async def _write(self, key: Key, accepted: Sequence[_Accepted]) -> None:
-        await self._tombstones.check(key[0], [(key[1], item.said_at) for item in accepted])
-        changes = [item.change for item in accepted]
+    async def _write(self, key: Key, changes: Sequence[Change]) -> None:
         while True:
             revision, stored = await self._find(key)
             if revision is None:
@@ -106,17 +90,6 @@ class SessionStates:
             document = apply(stored, *changes)
             if document == (stored or {}) or await self._store.put_session_state(*key, document, revision):
                 return
-
-    def _settle(self, accepted: _Accepted, reason: str | None) -> None:
-        if reason is None:
-            self._metrics.count(Event.STATE_RECORDED)
-        else:
-            _log.warning("session_state_refused", message_id=accepted.message_id, reason=reason)
-            self._metrics.count(Event.STATE_REFUSED)
-        accepted.settled(reason)
-
-    def _delayed(self, reason: str) -> None:
-        _log.warning("session_state_delayed", reason=reason, pending=self.pending.count)
 
 
 async def stored_state(store: SessionStateStore, owner_key: str, session_id: str) -> Any:

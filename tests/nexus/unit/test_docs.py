@@ -52,10 +52,15 @@ def documented_events() -> dict[str, set[str]]:
 def logged_events() -> dict[str, set[str]]:
     """The levels of every event that the code logs."""
     found: dict[str, set[str]] = defaultdict(set)
-    for path in (ROOT / "nexus").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "nexus").rglob("*.py")}
+    named = {text for tree in trees.values() for text in outcomes(tree)}
+    for path, tree in trees.items():
         for level, event in logging_calls(tree):
-            names = set(texts(event, assigned(tree)))
+            match event:
+                case ast.Attribute(value=ast.Attribute(attr="_outcomes"), attr=field):
+                    names = {text for name, text in named if name == field}
+                case _:
+                    names = set(texts(event, assigned(tree)))
             assert names, f"{path.name}:{event.lineno}: its event cannot be told"
             for name in names:
                 found[name].add("error" if level == "exception" else level)
@@ -69,6 +74,16 @@ def logging_calls(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="_log"), attr=level), args=[event, *_]):
                 assert level in LEVELS
                 yield level, event
+            case _:
+                pass
+
+
+def outcomes(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """The names for the log in every `Outcomes(…)` of the queues of messages, with their fields."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="Outcomes"), keywords=given):
+                yield from ((str(each.arg), text) for each in given for text in texts(each.value, {}))
             case _:
                 pass
 
