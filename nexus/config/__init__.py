@@ -15,6 +15,8 @@ from pydantic import (
     StringConstraints,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
+    field_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -22,6 +24,7 @@ from nexus.core.recall import Language
 from nexus.core.records import RecordMode
 from nexus.core.signing import Signing
 from nexus.core.turns import Level
+from nexus.services.context.bounds import BUDGET, Shares
 
 # Sections that the `configurations` document of an environment may hold (contract §9).
 STORED_SECTIONS: Final = ("memory", "layouts", "user_defaults")
@@ -226,108 +229,59 @@ class LayoutSettings(_Section):
 
 # With a window of 1,000 tokens, a block has to hold its heading and the line that says that it is cut.
 _FixedShare = Annotated[float, Field(ge=0.05, le=1)]
+_SHARES: Final = Shares()
 
 
 class MemorySharesSettings(_Section):
     """How much of the window the blocks take at most that always stay (contract §11)."""
 
-    instructions: _FixedShare = 0.3
-    role: _FixedShare = 0.1
-    todos: _FixedShare = 0.1
-    goal: _FixedShare = 0.05
-    working_memory: Annotated[float, Field(ge=0.15, le=1)] = 0.2
-    profile: _FixedShare = 0.1
-    workspace: _FixedShare = 0.3
-
-
-_Floor = Annotated[float, Field(ge=0, le=1)]
-_Priority = Annotated[int, Field(ge=0, le=100)]
+    instructions: _FixedShare = _SHARES.instructions
+    role: _FixedShare = _SHARES.role
+    todos: _FixedShare = _SHARES.todos
+    goal: _FixedShare = _SHARES.goal
+    working_memory: Annotated[float, Field(ge=0.15, le=1)] = _SHARES.working_memory
+    profile: _FixedShare = _SHARES.profile
+    workspace: _FixedShare = _SHARES.workspace
 
 
 class ShareSettings(_Section):
     """What a block has of the window when room is short, and what it takes at most; the higher priority grows first."""
 
-    floor: _Floor = 0.05
-    ceiling: _FixedShare = 0.1
-    priority: _Priority = 0
-
-
-class HistoryShareSettings(ShareSettings):
-    """Messages of the session or owner."""
-
-    floor: _Floor = 0.2
-    ceiling: _FixedShare = 1.0
-    priority: _Priority = 30
-
-
-class RecallShareSettings(ShareSettings):
-    """`[RECALL]`."""
-
-    floor: _Floor = 0.0
-    priority: _Priority = 10
-
-
-class FactsShareSettings(ShareSettings):
-    """Facts in `[FRIENDS_INFO]`."""
-
-    priority: _Priority = 40
+    floor: float = Field(ge=0, le=1)
+    ceiling: _FixedShare
+    priority: int = Field(ge=0, le=100)
 
 
 class ConstraintsShareSettings(_Section):
     """`[CONSTRAINTS]`, which is never cut: more than the ceiling is refused when it is set."""
 
-    ceiling: _FixedShare = 0.1
+    ceiling: _FixedShare = BUDGET["constraints"].ceiling
 
 
-class TurnsShareSettings(ShareSettings):
-    """`[TURN_MEMORY]` of the agent layout."""
-
-    priority: _Priority = 20
-
-
-class NotesShareSettings(ShareSettings):
-    """Useful information and folder notes."""
-
-    ceiling: _FixedShare = 0.2
-    priority: _Priority = 50
-
-
-class SummaryShareSettings(ShareSettings):
-    """`[CONVERSATION_SUMMARY]`."""
-
-    floor: _Floor = 0.1
-    ceiling: _FixedShare = 1.0
-    priority: _Priority = 60
-
-
-class RoundsShareSettings(ShareSettings):
-    """Rounds of thought."""
-
-    floor: _Floor = 0.1
-    ceiling: _FixedShare = 0.5
-    priority: _Priority = 70
-
-
-class ResultsShareSettings(ShareSettings):
-    """Tool results of the run itself."""
-
-    floor: _Floor = 0.1
-    ceiling: _FixedShare = 1.0
-    priority: _Priority = 80
+def _share(block: str) -> ShareSettings:
+    return ShareSettings(**BUDGET[block]._asdict())
 
 
 class BudgetSettings(_Section):
     """How the window is shared out among the blocks that can grow, in all layouts (contract §15)."""
 
-    history: HistoryShareSettings = HistoryShareSettings()
-    recall: RecallShareSettings = RecallShareSettings()
-    facts: FactsShareSettings = FactsShareSettings()
+    history: ShareSettings = _share("history")
+    recall: ShareSettings = _share("recall")
+    facts: ShareSettings = _share("facts")
     constraints: ConstraintsShareSettings = ConstraintsShareSettings()
-    turns: TurnsShareSettings = TurnsShareSettings()
-    notes: NotesShareSettings = NotesShareSettings()
-    summary: SummaryShareSettings = SummaryShareSettings()
-    rounds: RoundsShareSettings = RoundsShareSettings()
-    results: ResultsShareSettings = ResultsShareSettings()
+    turns: ShareSettings = _share("turns")
+    notes: ShareSettings = _share("notes")
+    summary: ShareSettings = _share("summary")
+    rounds: ShareSettings = _share("rounds")
+    results: ShareSettings = _share("results")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _complete(cls, given: Any, field: ValidationInfo) -> Any:
+        """What is not given of a block is as by default."""
+        if not isinstance(given, Mapping):
+            return given
+        return {**cls.model_fields[str(field.field_name)].default.model_dump(), **given}
 
     @property
     def shares(self) -> dict[str, ShareSettings]:

@@ -86,7 +86,7 @@ def _line(place: Sequence[str], fault: Mapping[str, Any], source: Callable[[Sequ
 def _rule(section: type[BaseModel], name: str, given: str | None) -> str:
     """What is allowed for a setting, in its unit. `given`: a text that is no number, for advice on what to write."""
     schema = section.model_json_schema()["properties"][name]
-    default = schema["default"]
+    default = schema.get("default")
     or_null = ", or null," if "anyOf" in schema else ""
     schema = schema["anyOf"][0] if or_null else schema
     if "enum" in schema:
