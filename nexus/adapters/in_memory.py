@@ -247,6 +247,10 @@ class MemoryOutbox:
         """Up to `limit` rows after the first `offset`, those that have waited longest first."""
         return list(self._rows.values())[offset : offset + limit]
 
+    async def count(self) -> int:
+        """How many rows there are."""
+        return len(self._rows)
+
     async def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Take rows out."""
         for row in rows:

@@ -176,6 +176,8 @@ class PrometheusMetrics:
         self._stalls = Histogram("nexus_loop_stall_seconds", text, registry=registry, buckets=_STALLS)
         self._readings = _Readings()
         registry.register(self._readings)
+        text = "Whether a check of readiness is well: 1, or else 0."
+        self._ready = Gauge("nexus_ready", text, ["check"], registry=registry)
         build = Gauge("nexus_build_info", "Which Nexus this is; always 1.", ["version"], registry=registry)
         build.labels(version).set(1)
         ProcessCollector(registry=registry)
@@ -228,8 +230,10 @@ class PrometheusMetrics:
         """Have `read` called at each scrape for the backlog of `topic`."""
         self._readings.backlogs[topic if topic in _TOPICS else _OTHER] = read
 
-    def exposition(self) -> bytes:
-        """Everything, in Prometheus's text format 0.0.4."""
+    def exposition(self, checks: Mapping[str, bool]) -> bytes:
+        """Everything, in Prometheus's text format 0.0.4; `checks` of readiness are well or not."""
+        for check, well in checks.items():
+            self._ready.labels(check).set(well)
         return generate_latest(self._registry)
 
     def figures(self) -> Figures:
@@ -266,6 +270,8 @@ class _Readings(Collector):
         read = self.read()
         text = "Requests that are being answered."
         yield GaugeMetricFamily("nexus_requests_in_flight", text, read.get(Reading.IN_FLIGHT))
+        text = "Inputs that wait in the outbox for MongoDB; the same from every replica."
+        yield GaugeMetricFamily("nexus_outbox_rows", text, read.get(Reading.OUTBOX_ROWS))
         text = "How often the subscription was opened anew."
         yield CounterMetricFamily("nexus_bus_reconnects", text, read.get(Reading.BUS_RECONNECTS))
         queues = GaugeMetricFamily("nexus_queue_depth", "What waits in this process.", labels=["queue"])

@@ -143,6 +143,7 @@ class Reading(StrEnum):
     UNWRITTEN_RECORDS = "unwritten_records"  # records of answers that are not written
     UNWRITTEN_TURNS = "unwritten_turns"  # turns that were begun and are not kept
     UNFINISHED_CALLS = "unfinished_calls"  # calls of memory tools that were accepted and have no result
+    OUTBOX_ROWS = "outbox_rows"  # inputs that wait on the bus for the store, for all replicas
     BUS_RECONNECTS = "bus_reconnects"  # how often the subscription was opened anew. Never falls
 
 

@@ -58,20 +58,21 @@ class CachedCheck:
 
 def create_app(
     checks: Mapping[str, Check],
-    metrics: Callable[[], bytes],
+    metrics: Callable[[Mapping[str, bool]], bytes],
     *,
     check_s: float = 2.0,
     console: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The application: the service is ready when all `checks` are well, for which each has `check_s` seconds.
 
-    `metrics` gives the exposition in Prometheus's text format; `console` are the routes of the console.
+    `metrics` gives the exposition in Prometheus's text format, from which checks are well; `console` are the routes of
+    the console.
     """
 
     async def livez(_request: Request) -> Response:
         return _status(200, "ok")
 
-    async def readyz(_request: Request) -> Response:
+    async def checked() -> dict[str, str]:
         outcomes = dict.fromkeys(checks, "")
 
         async def run(name: str, check: Check) -> None:
@@ -80,12 +81,17 @@ def create_app(
         async with anyio.create_task_group() as tasks:
             for name, check in checks.items():
                 tasks.start_soon(run, name, check)
+        return outcomes
+
+    async def readyz(_request: Request) -> Response:
+        outcomes = await checked()
         ready = all(outcome == "ok" for outcome in outcomes.values())
         content = {"status": "ok" if ready else "unavailable", "checks": outcomes}
         return JSONResponse(content, 200 if ready else 503, headers=_NO_STORE)
 
     async def exposition(_request: Request) -> Response:
-        return Response(metrics(), media_type=_METRICS_TYPE, headers=_NO_STORE)
+        well = {name: outcome == "ok" for name, outcome in (await checked()).items()}
+        return Response(metrics(well), media_type=_METRICS_TYPE, headers=_NO_STORE)
 
     routes = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", exposition), *console]
     return Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})

@@ -21,7 +21,7 @@ from pydantic_core import from_json
 
 from nexus.core.concurrency import Pauses, supervised
 from nexus.core.errors import BusUnavailableError, ErasedError, StoreUnavailableError
-from nexus.core.metrics import Metrics, NoMetrics
+from nexus.core.metrics import Metrics, NoMetrics, Reading
 from nexus.core.models import Message, new_row_id, utc_now
 from nexus.core.ports import Cutoff, MessageStore, Outbox, OutboxRow, Past, RequestLedger, Row, RunOrigin
 from nexus.core.ports.store import Refused, Settled
@@ -353,6 +353,8 @@ class OutboxDrainer:
         self._tombstones = tombstones or Tombstones()
         # Where the next look begins.
         self._offset = 0
+        self._waiting = 0
+        metrics.read_from(Reading.OUTBOX_ROWS, lambda: self._waiting)
 
     async def run(self) -> None:
         """Drain until cancelled. While Redis or the store is away, it looks less often."""
@@ -360,7 +362,9 @@ class OutboxDrainer:
         while True:
             await pauses.wait()
             try:
-                await self.drain()
+                self._waiting = await self._outbox.count()
+                if self._waiting:
+                    await self.drain()
                 pauses.end()
             except (BusUnavailableError, StoreUnavailableError) as error:
                 _log.warning("outbox_not_drained", reason=str(error))

@@ -121,6 +121,10 @@ class RedisOutbox:
         await self.remove([row for row in rows if not row.content])
         return [row for row in rows if row.content]
 
+    async def count(self) -> int:
+        """How many rows there are."""
+        return int(await repeated(self._client.zcard, self.order_key, for_s=self._repeated_s))
+
     async def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Take rows out."""
         for start in range(0, len(rows), _AT_ONCE):

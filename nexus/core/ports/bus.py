@@ -230,6 +230,9 @@ class Outbox(Protocol):
     async def oldest(self, limit: int, offset: int = 0) -> list[OutboxRow]:
         """Up to `limit` rows of all owners, those that have waited longest first, after the first `offset` rows."""
 
+    async def count(self) -> int:
+        """How many rows there are, of all owners."""
+
     async def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Take rows out. Rows that are not there are ignored."""
 

@@ -40,10 +40,12 @@ async def test_a_row_is_found_until_it_is_removed(open_desk: OpenDesk) -> None:
         for _ in range(2):
             assert await desk.outbox.of_owner("ada") == [row()]
             assert await desk.outbox.oldest(9) == [row(), row("other", "bea")]
+            assert await desk.outbox.count() == 2
         for _ in range(2):
             await desk.outbox.remove([row(), row("unknown", "nobody")])
             assert await desk.outbox.of_owner("ada") == []
             assert await desk.outbox.oldest(9) == [row("other", "bea")]
+            assert await desk.outbox.count() == 1
 
 
 async def test_the_oldest_rows_come_first(open_desk: OpenDesk) -> None:

@@ -92,6 +92,7 @@ async def test_a_service_that_is_well(mongo_uri: str, database_name: str) -> Non
         assert nexus.records
         await nexus.records.pending.none()
         counted = await figures(nexus)
+    assert [counted[f"nexus_ready {check}"] for check in CHECKS] == [1] * len(CHECKS)
     assert counted["nexus_requests_total success"] == 1
     stages = ("queue", "gather", "assemble", "build", "finish", "total")
     assert [counted[f"nexus_stage_seconds_count {stage}"] for stage in stages] == [1] * len(stages)
@@ -135,6 +136,13 @@ async def test_a_store_that_says_nothing(mongo_uri: str, database_name: str) -> 
                 counted = await figures(nexus)
                 assert [counted[f"nexus_degraded_total {part}"] for part in parts] == [1] * len(parts)
                 assert counted["nexus_queue_depth turns"] == 1
+                assert "nexus_ready bus" in counted
+                assert "nexus_ready database" not in counted
+
+                async def kept() -> float:
+                    return (await figures(nexus)).get("nexus_outbox_rows", 0)
+
+                assert await until(kept) == 1
                 leave.set()
                 assert await until(readiness(nexus, "running", well=False)) == "the service is stopping"
             finally:

@@ -168,7 +168,7 @@ async def browsing(
         console = create_console(console_services(nexus, transport, None, replicas))
         async with (
             nexus.catalog.running(),
-            serving(create_app({}, bytes, console=console), "127.0.0.1", 0) as port,
+            serving(create_app({}, lambda _checks: b"", console=console), "127.0.0.1", 0) as port,
             httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client,
         ):
             yield Browser(client, nexus)

@@ -225,6 +225,10 @@ class SlowOutbox:
         """The rows that have waited longest."""
         return await self.wire.far(lambda: self.shared.oldest(limit, offset))
 
+    async def count(self) -> int:
+        """How many rows there are."""
+        return await self.wire.far(self.shared.count)
+
     async def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Take rows out."""
         await self.wire.far(lambda: self.shared.remove(rows))

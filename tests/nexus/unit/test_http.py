@@ -1,6 +1,6 @@
 """The HTTP port over TCP: what it answers, and that no client holds it up (contract §10)."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
@@ -19,9 +19,14 @@ async def passing() -> None:
     """A check that finds nothing wrong."""
 
 
+def nothing(_checks: Mapping[str, bool]) -> bytes:
+    """No metrics."""
+    return b""
+
+
 @asynccontextmanager
 async def opened(
-    metrics: Callable[[], bytes] = bytes, check_s: float = PATIENCE_S, **checks: Check
+    metrics: Callable[[Mapping[str, bool]], bytes] = nothing, check_s: float = PATIENCE_S, **checks: Check
 ) -> AsyncIterator[int]:
     """A port that answers, and closes in time after everything that a test does."""
     with anyio.fail_after(2 * PATIENCE_S):
@@ -68,11 +73,15 @@ class TestAnswers:
         }
 
     async def test_metrics_are_in_the_format_of_prometheus(self) -> None:
-        """The bytes that are given, with their content type."""
-        async with opened(metrics=lambda: b"up 1\n") as port:
+        """The bytes that are given, with their content type; they may tell which checks are well."""
+
+        async def silent() -> str:
+            return "silent"
+
+        async with opened(lambda checks: repr(checks).encode(), bus=silent, database=passing) as port:
             response = await request(port, "/metrics")
         assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-        assert response.content == b"up 1\n"
+        assert response.content == b"{'bus': False, 'database': True}"
 
     @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
     async def test_head_has_no_body(self, path: str) -> None:
@@ -87,7 +96,7 @@ class TestAnswers:
         async def broken() -> None:
             raise ValueError(SECRET)
 
-        def unreadable() -> bytes:
+        def unreadable(_checks: Mapping[str, bool]) -> bytes:
             raise ValueError(SECRET)
 
         with capture_logs() as lines:
@@ -139,7 +148,7 @@ class TestHostileClients:
 
     async def test_a_client_that_does_not_read(self) -> None:
         """Neither other clients nor the end of the service wait for it."""
-        async with opened(metrics=lambda: bytes(32 << 20)) as port:
+        async with opened(metrics=lambda _checks: bytes(32 << 20)) as port:
             stream = await anyio.connect_tcp("127.0.0.1", port)
             await stream.send(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
             assert (await stream.receive()).startswith(b"HTTP/1.1 200")
@@ -154,7 +163,7 @@ class TestListening:
         """One line that names the setting."""
         async with opened() as port:
             with pytest.raises(ConfigError) as caught:
-                async with serving(create_app({}, bytes), "127.0.0.1", port):
+                async with serving(create_app({}, nothing), "127.0.0.1", port):
                     pass
         assert str(caught.value) == (
             f"system.http_port: cannot listen on port {port} of system.http_host '127.0.0.1': "
@@ -165,14 +174,14 @@ class TestListening:
     async def test_a_host_that_is_not_of_this_machine(self, host: str) -> None:
         """One line that names that setting."""
         with pytest.raises(ConfigError, match=r"^system\.http_host: cannot listen on "):
-            async with serving(create_app({}, bytes), host, 0):
+            async with serving(create_app({}, nothing), host, 0):
                 pass
 
     async def test_a_name_and_a_port_that_was_just_left(self) -> None:
         """A service that starts anew gets its port at once."""
-        async with serving(create_app({}, bytes), "localhost", 0) as port:
+        async with serving(create_app({}, nothing), "localhost", 0) as port:
             assert (await request(port, "/livez")).status_code == 200
-        async with serving(create_app({}, bytes), "127.0.0.1", port):
+        async with serving(create_app({}, nothing), "127.0.0.1", port):
             assert (await request(port, "/livez")).status_code == 200
 
 

@@ -31,7 +31,7 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 def samples(metrics: PrometheusMetrics) -> Samples:
     """Every sample by name and label values."""
-    families = text_string_to_metric_families(metrics.exposition().decode())
+    families = text_string_to_metric_families(metrics.exposition({}).decode())
     return {(s.name, tuple(s.labels.values())): s.value for family in families for s in family.samples}
 
 
@@ -169,9 +169,19 @@ def test_readings_are_taken_at_each_scrape() -> None:
         read = samples(metrics)
         assert read["nexus_requests_in_flight", ()] == depth["value"]
         assert read["nexus_bus_reconnects_total", ()] == depth["value"]
+        assert read["nexus_outbox_rows", ()] == depth["value"]
         queues = [read["nexus_queue_depth", (queue,)] for queue in ("requests", "refusals", "rows")]
         assert queues == [depth["value"]] * 3
         assert read["nexus_topic_backlog", ("llm.results",)] == depth["value"]
+
+
+def test_checks_are_gauges() -> None:
+    """1 while well, as at the latest scrape."""
+    metrics = PrometheusMetrics()
+    for well in (True, False, True):
+        metrics.exposition({"bus": True, "database": well})
+        read = samples(metrics)
+        assert (read["nexus_ready", ("bus",)], read["nexus_ready", ("database",)]) == (1, well)
 
 
 def failing() -> float:
@@ -190,7 +200,7 @@ def test_a_reading_that_cannot_be_had_is_left_out(read: Callable[[], Any]) -> No
     taken = samples(metrics)
     assert taken["nexus_requests_total", ("success",)] == 1
     assert not {"nexus_requests_in_flight", "nexus_queue_depth", "nexus_topic_backlog"} & {name for name, _ in taken}
-    assert SECRET not in metrics.exposition().decode()
+    assert SECRET not in metrics.exposition({}).decode()
 
 
 def test_foreign_texts_are_no_labels() -> None:
@@ -211,7 +221,7 @@ def test_foreign_texts_are_no_labels() -> None:
     assert read["nexus_left_out_total", ("other",)] == 1
     assert read["nexus_dead_letters_total", ("other",)] == 1
     assert read["nexus_topic_backlog", ("other",)] == 5
-    assert SECRET not in metrics.exposition().decode()
+    assert SECRET not in metrics.exposition({}).decode()
 
 
 def test_the_names_are_prometheus_s() -> None:
@@ -219,7 +229,7 @@ def test_the_names_are_prometheus_s() -> None:
     metrics: Metrics = PrometheusMetrics()
     metrics.answered(None)
     assert isinstance(metrics, PrometheusMetrics)
-    for family in text_string_to_metric_families(metrics.exposition().decode()):
+    for family in text_string_to_metric_families(metrics.exposition({}).decode()):
         assert re.fullmatch(r"(nexus|process)(_[a-z]+)+", family.name)
         assert family.documentation
         assert family.type in {"counter", "gauge", "histogram"}

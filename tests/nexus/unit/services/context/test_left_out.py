@@ -131,7 +131,7 @@ def test_reasons_that_can_be_counted() -> None:
     metrics = PrometheusMetrics()
     for why in Why:
         metrics.left_out(why)
-    series = [line for line in metrics.exposition().decode().splitlines() if line.startswith("nexus_left_out_total{")]
+    series = [line for line in metrics.exposition({}).decode().splitlines() if line.startswith("nexus_left_out_total{")]
     counted = Counter(line.split()[1] for line in series)
     assert counted == {"1.0": len(Why), "0.0": 1}
 
