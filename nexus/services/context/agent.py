@@ -26,7 +26,7 @@ from nexus.services.context.blocks import (
 )
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
-from nexus.services.context.fitting import Growing, Kept, fit, whole_block
+from nexus.services.context.fitting import Growing, Kept, fit, kept_aside, whole_blocks
 from nexus.services.context.gather import Build
 from nexus.services.context.memory_blocks import (
     NOTHING,
@@ -40,7 +40,7 @@ from nexus.services.context.memory_blocks import (
     without_oldest,
     working_memory_block,
 )
-from nexus.services.context.person_blocks import constraints_block, mood_block
+from nexus.services.context.person_blocks import CONSTRAINTS, aside_blocks, mood_block
 from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position, what_to_pin
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.recall_block import RecallBlock
@@ -73,9 +73,7 @@ class AgentInput:
         memory_missing: the working memory could not be read.
         most_todos: so many of the TODO list are shown; None for all.
         cut: tags of the blocks of whose text only the beginning is given.
-        recall: `[RECALL]`; None for none.
-        constraints: `[CONSTRAINTS]`, the last part of the pinned block; nothing for none.
-        mood: `[MOOD]`; None for none.
+        aside: `[CONSTRAINTS]`, the last part of the pinned block, `[RECALL]` and `[MOOD]`, as far as there are any.
     """
 
     window: Window
@@ -93,9 +91,7 @@ class AgentInput:
     memory_missing: bool = False
     most_todos: int | None = None
     cut: frozenset[str] = frozenset()
-    recall: Block | None = None
-    constraints: Sequence[Block] = ()
-    mood: Block | None = None
+    aside: Sequence[Block] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +209,7 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
         input_id=request.human.id,
         snapshot=snapshot,
         memory_missing=snapshot is None and Part.WORKING_MEMORY in missing,
-        recall=recall.block if recall else None,
-        mood=mood,
-        constraints=constraints_block([*session.constraints, *request.constraints]),
+        aside=aside_blocks([*session.constraints, *request.constraints], recall.block if recall else None, mood),
     )
     assembled = fit_agent(given, build.budget_with(tools))
     assembled = recall.counted(assembled) if recall else assembled
@@ -318,8 +312,7 @@ def _growing(given: AgentInput, past: Admitted) -> dict[str, Growing]:
         ),
         "notes": of(lambda kept: pinned_blocks("", replace(given.state, todos=None), most=kept), items),
         "summary": of(lambda kept: summary[:kept], len(summary)),
-        "recall": whole_block(given.recall),
-        "mood": whole_block(given.mood),
+        **whole_blocks(given.aside),
     }
 
 
@@ -341,7 +334,8 @@ def _assemble(given: AgentInput, past: Admitted, kept: Kept, measure: Measure | 
     before = turns_block(without_oldest(given.remembered, len(given.remembered.turns) - items["turns"]))
     before += summary_block(snapshot) if snapshot and items["summary"] else []
     pinned = pinned_blocks(given.role, given.state, most=items["notes"], todos=given.most_todos)
-    pinned += given.constraints
+    aside = kept_aside(given.aside, kept)
+    pinned += [block for block in aside if block.tag == CONSTRAINTS]
     position = pinned_position(shown, given.placement, given.pinned_from_end)
     if not given.memory_missing:
         # A longer session loses more than this one.
@@ -350,7 +344,7 @@ def _assemble(given: AgentInput, past: Admitted, kept: Kept, measure: Measure | 
         stable_opening = len(opening) + (len(before) + _stays(len(shown), position, given) if settled else 0)
     dropped = window.left_out + start
     passages = _history(past, start, position if pinned else len(shown), pinned, dropped=dropped)
-    aside = [block for name, block in (("recall", given.recall), ("mood", given.mood)) if block and items[name]]
+    aside = [block for block in aside if block.tag != CONSTRAINTS]
     cut = ["history: older messages of the session are not shown"] if window.cut else []
     older = [LeftOut(OLDER, "HISTORY", Why.TOO_MANY)] if window.cut and not dropped else []
     return assemble(

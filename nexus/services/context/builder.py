@@ -59,7 +59,7 @@ from nexus.services.context.gather import (
     read_beginning,
     search_recall,
 )
-from nexus.services.context.person_blocks import constraints_block, constraints_text, mood_block
+from nexus.services.context.person_blocks import aside_blocks, constraints_text, mood_block
 from nexus.services.context.pinned import is_role_given
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.recall_block import RecallBlock
@@ -581,10 +581,12 @@ def _dialogue_prefix(
         default_profile=settings.default_profile,
         tools_complete=Part.TOOLS not in degraded,
         input_id=request.human.id,
-        recall=gathered.recall.block if gathered.recall else None,
-        mood=None if said is None else mood_block(request, said),
         facts=gathered.facts,
-        constraints=constraints_block([*gathered.constraints, *request.constraints]),
+        aside=aside_blocks(
+            [*gathered.constraints, *request.constraints],
+            gathered.recall.block if gathered.recall else None,
+            None if said is None else mood_block(request, said),
+        ),
     )
     assembled = fit_dialogue(given, build.budget_with(tools))
     assembled = gathered.recall.counted(assembled) if gathered.recall else assembled
@@ -614,9 +616,11 @@ def _thinking_prefix(  # noqa: PLR0917  # one for each thing that was read
         workspace=request.turn.workspace_context,
         rounds=request.turn.thinking_rounds,
         input_id=request.human.id,
-        recall=recall.block if recall else None,
-        mood=mood_block(request) if build.settings.mood else None,
-        constraints=constraints_block([*constraints, *request.constraints]),
+        aside=aside_blocks(
+            [*constraints, *request.constraints],
+            recall.block if recall else None,
+            mood_block(request) if build.settings.mood else None,
+        ),
     )
     assembled = fit_thinking(given, build.budget_with(tools))
     assembled = recall.counted(assembled) if recall else assembled

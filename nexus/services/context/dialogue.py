@@ -15,7 +15,7 @@ from nexus.core.models import DEFAULT_SESSION, LeftOut, is_internal, parse_momen
 from nexus.services.context.blocks import Assembled, Block, Dropped, assemble, source_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
-from nexus.services.context.fitting import Growing, Kept, fit, whole_block
+from nexus.services.context.fitting import Growing, Kept, fit, kept_aside, whole_blocks
 from nexus.services.context.person_blocks import NO_FACTS, KnownFacts
 from nexus.services.context.prompts import describe_tools, identity_block
 from nexus.services.history.forms import not_understood
@@ -53,10 +53,8 @@ class DialogueInput:
         input_id: id of the input's message.
         show_tool_results: the memory has the beginnings of what tools gave, as far as their rows are in the history.
         cut: tags of the blocks of whose text only the beginning is given.
-        recall: `[RECALL]`; None for none.
         facts: what is known of the person beside the profile.
-        constraints: `[CONSTRAINTS]`; nothing for none.
-        mood: `[MOOD]`; None for none.
+        aside: `[CONSTRAINTS]`, `[RECALL]` and `[MOOD]`, as far as there are any.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -73,10 +71,8 @@ class DialogueInput:
     tools_complete: bool = True
     input_id: str = ""
     cut: frozenset[str] = frozenset()
-    recall: Block | None = None
     facts: KnownFacts = NO_FACTS
-    constraints: Sequence[Block] = ()
-    mood: Block | None = None
+    aside: Sequence[Block] = ()
 
 
 def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
@@ -91,8 +87,7 @@ def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
             given,
             history_size=kept.items["history"],
             facts=given.facts.latest(kept.items["facts"]),
-            recall=given.recall if kept.items["recall"] else None,
-            mood=given.mood if kept.items["mood"] else None,
+            aside=kept_aside(given.aside, kept),
         )
         return assemble_dialogue(shorter, measure, kept.whole)
 
@@ -101,8 +96,7 @@ def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
         "facts": Growing(
             len(given.facts.shown), lambda measure, kept: measure.text(given.facts.latest(kept).text) if kept else 0
         ),
-        "recall": whole_block(given.recall),
-        "mood": whole_block(given.mood),
+        **whole_blocks(given.aside),
     }
     return fit(budget, blocks, assembled)
 
@@ -142,9 +136,7 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None, whol
         _capabilities(given.tools),
         memory.block,
         FriendsInfoFormatter.render(given.user_profile, given.default_profile, given.facts),
-        *given.constraints,
-        *([given.recall] if given.recall else []),
-        *([given.mood] if given.mood else []),
+        *given.aside,
         MomentFormatter.render(
             given.current_input, given.timestamp_utc, given.timezone_offset, sources=source_of(given.input_id)
         ),

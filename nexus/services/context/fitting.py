@@ -7,7 +7,7 @@
   (docs/decisions/0018-tokens-are-counted.md).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,7 @@ from nexus.services.context.person_blocks import CONSTRAINTS
 from nexus.services.text.tokens import ByteBound, Measure
 
 # What stands in front of the input: it says nothing of how long the session is.
-_ASIDE: Final = frozenset({"recall", "mood"})
+_ASIDE: Final = ("recall", "mood")
 
 
 class Kept(NamedTuple):
@@ -65,9 +65,19 @@ class Growing:
         return self.most if is_free else self.within(measure, ceiling)
 
 
-def whole_block(block: Block | None) -> Growing:
-    """A block that is shown whole or not at all; None for none."""
-    return Growing(int(block is not None), lambda measure, kept: measure.text(block.text) if block and kept else 0)
+def whole_blocks(aside: Sequence[Block]) -> dict[str, Growing]:
+    """Of these blocks `[RECALL]` and `[MOOD]`, which are shown whole or not at all."""
+    texts = {block.tag.lower(): block.text for block in aside}
+
+    def whole(text: str | None) -> Growing:
+        return Growing(int(text is not None), lambda measure, kept: measure.text(text) if text and kept else 0)
+
+    return {name: whole(texts.get(name)) for name in _ASIDE}
+
+
+def kept_aside(aside: Sequence[Block], kept: Kept) -> list[Block]:
+    """Those of the blocks that are shown: `[CONSTRAINTS]` always is."""
+    return [block for block in aside if kept.items.get(block.tag.lower(), 1)]
 
 
 def fit(
@@ -106,7 +116,7 @@ def fit(
         given, used = share_out(room, budget.limit, wanted, budget.blocks, take)
         items = {name: block.within(measure, used[name]) for name, block in blocks.items()}
         whole = whole or dropped_by(made.manifest["blocks"])
-        short = any(items[name] < most[name] for name in items.keys() - _ASIDE)
+        short = any(items[name] < most[name] for name in items if name not in _ASIDE)
         made = assemble(Kept(items, short, whole), measure)
     fixed = measure.messages(assemble(Kept(dict.fromkeys(every, 0)), None).messages)
     told = _told(budget, {name: (wanted[name], given[name], used[name]) for name in wanted}, made)

@@ -62,6 +62,11 @@ def constraints_text(constraints: Sequence[Constraint]) -> str:
     return "".join(block.text for block in constraints_block(constraints))
 
 
+def aside_blocks(constraints: Sequence[Constraint], recall: Block | None, mood: Block | None) -> list[Block]:
+    """`[CONSTRAINTS]`, `[RECALL]` and `[MOOD]` in this order, as far as there are any."""
+    return [*constraints_block(constraints), *(block for block in (recall, mood) if block)]
+
+
 _FACTS: Final = "Known facts:"
 
 

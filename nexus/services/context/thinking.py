@@ -14,7 +14,7 @@ from nexus.core.turns import ThinkingRound
 from nexus.services.context.blocks import Assembled, Block, Dropped, Joined, Section, assemble, source_of, text_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
-from nexus.services.context.fitting import Growing, Kept, fit, whole_block
+from nexus.services.context.fitting import Growing, Kept, fit, kept_aside, whole_blocks
 from nexus.services.context.memory_blocks import (
     NOTHING,
     Remembered,
@@ -45,9 +45,7 @@ class ThinkingInput:
         rounds_dropped: number of earlier rounds that are not shown.
         input_id: id of the input's message.
         cut: tags of the parts of whose text only the beginning is given.
-        recall: `[RECALL]`; None for none.
-        constraints: `[CONSTRAINTS]`; nothing for none.
-        mood: `[MOOD]`; None for none.
+        aside: `[CONSTRAINTS]`, `[RECALL]` and `[MOOD]`, as far as there are any.
     """
 
     current_input: str
@@ -57,9 +55,7 @@ class ThinkingInput:
     rounds_dropped: int = 0
     input_id: str = ""
     cut: frozenset[str] = frozenset()
-    recall: Block | None = None
-    constraints: Sequence[Block] = ()
-    mood: Block | None = None
+    aside: Sequence[Block] = ()
 
 
 def instructions() -> list[Block]:
@@ -82,8 +78,7 @@ def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
             remembered=without_oldest(given.remembered, len(turns) - kept.items["history"]),
             rounds=rounds[gone:],
             rounds_dropped=given.rounds_dropped + gone,
-            recall=given.recall if kept.items["recall"] else None,
-            mood=given.mood if kept.items["mood"] else None,
+            aside=kept_aside(given.aside, kept),
         )
         return assemble_thinking(shorter, measure, kept.whole)
 
@@ -91,8 +86,7 @@ def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
         # Of the past this layout shows turns and nothing else.
         "history": of(lambda kept: _turns_part(without_oldest(given.remembered, len(turns) - kept)), len(turns)),
         "rounds": of(lambda kept: _rounds_part(rounds[len(rounds) - kept :]), len(rounds)),
-        "recall": whole_block(given.recall),
-        "mood": whole_block(given.mood),
+        **whole_blocks(given.aside),
     }
     return fit(budget, blocks, assembled)
 
@@ -131,9 +125,7 @@ def assemble_thinking(given: ThinkingInput, measure: Measure | None = None, whol
         *_task_part(given.remembered),
         *_workspace_part(given.workspace),
         *_turns_part(given.remembered),
-        *given.constraints,
-        *([given.recall] if given.recall else []),
-        *([given.mood] if given.mood else []),
+        *given.aside,
         *_input_part(given.current_input, given.remembered, source_of(given.input_id)),
         *_rounds_part(given.rounds, given.rounds_dropped),
     ]

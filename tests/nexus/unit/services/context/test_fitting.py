@@ -24,7 +24,7 @@ from nexus.services.context.budget import Budget
 from nexus.services.context.dialogue import DialogueInput, fit_dialogue
 from nexus.services.context.fitting import share_out
 from nexus.services.context.memory_blocks import Meta, Remembered
-from nexus.services.context.person_blocks import constraints_block, known_facts
+from nexus.services.context.person_blocks import CONSTRAINTS, aside_blocks, known_facts
 from nexus.services.context.request import BuildRequest, read_request
 from nexus.services.context.run_prefix import RunPrefix, run_messages
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
@@ -131,7 +131,7 @@ def a_case(layout: str, seed: int, limit: int, measure: Measure) -> Case:
     rules = [
         Constraint(id=f"c{number}", text=_said(random, 5), valid_from=AT) for number in range(random.randint(0, 3))
     ]
-    also: dict[str, Any] = {"recall": recall, "mood": mood, "constraints": constraints_block(rules)}
+    also: dict[str, Any] = {"aside": aside_blocks(rules, recall, mood)}
     if layout == "thinking":
         largest["history"] = largest["turns"]
         rounds = [ThinkingRound(round_number=n, content=text) for n, text in enumerate(texts("rounds", 9), 1)]
@@ -224,7 +224,7 @@ def check(layout: str, seed: int, limit: int, counter: TokenCounter, form: str, 
     assert compact(content) == compact(same)
     assert faults(content["messages"]) == []
     assert measure.messages(content["messages"]) + measure.tools(content["tools"]) <= limit
-    for block in case.content.constraints:
+    for block in (block for block in case.content.aside if block.tag == CONSTRAINTS):
         assert any(block.text in str(message["content"]) for message in content["messages"])
     if "budget" not in content["context"]:
         assert layout != "agent"

@@ -195,7 +195,7 @@ def _annotated(texts: Sequence[str]) -> list[dict[str, Any]]:
     return [human, answer, more]
 
 
-def _recalled(texts: Sequence[str]) -> Block | None:
+def _recalled(texts: Sequence[str]) -> list[Block]:
     """Ten hits that say these texts in turn, as a human, an answer with a call, and a result, in sessions of them."""
     roles = ("HUMAN", "AI", "TOOL")
     rows = [
@@ -209,7 +209,8 @@ def _recalled(texts: Sequence[str]) -> Block | None:
         for number in range(len(texts) * 3)
     ]
     given = found(*([row] for row in rows))
-    return recall_block(given, "ada", "now", (), truncate_chars=50_000, timezone_offset=0).block
+    block = recall_block(given, "ada", "now", (), truncate_chars=50_000, timezone_offset=0).block
+    return [block] if block else []
 
 
 Texts = Sequence[str]
@@ -264,9 +265,9 @@ PLACES: Final[dict[str, Callable[[Texts], Assembled]]] = {
     ),
     "dialogue: tools": lambda texts: dialogue(tools=[_tool(text, text) for text in texts]),
     "dialogue: names and notes of tools": lambda texts: dialogue(tools=[_tool("f", texts[0], **{texts[0]: texts[-1]})]),
-    "agent: recalled": lambda texts: agent(rows_of(("r", "HUMAN", texts[0])), texts[-1], recall=_recalled(texts)),
-    "dialogue: recalled": lambda texts: dialogue((), texts[-1], recall=_recalled(texts)),
-    "thinking: recalled": lambda texts: thinking(texts[-1], workspace=texts[0], recall=_recalled(texts)),
+    "agent: recalled": lambda texts: agent(rows_of(("r", "HUMAN", texts[0])), texts[-1], aside=_recalled(texts)),
+    "dialogue: recalled": lambda texts: dialogue((), texts[-1], aside=_recalled(texts)),
+    "thinking: recalled": lambda texts: thinking(texts[-1], workspace=texts[0], aside=_recalled(texts)),
     "thinking: goal and input": lambda texts: thinking("\n".join(texts[1:]), remembered=Remembered(texts[0])),
     "thinking: surroundings and turns": lambda texts: thinking(workspace=texts[0], remembered=_remembered(texts[1:])),
     "thinking: rounds": lambda texts: thinking(
