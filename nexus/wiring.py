@@ -160,8 +160,8 @@ def create_nexus(
         if settings.recall.enabled:
             await store.recall.add_key(owner_key, message_id, text)
 
-    tombstones = Tombstones(store.erasure, store, transport.outbox)
-    facts = Facts(store.facts, metrics, tombstones=tombstones)
+    tombstones = Tombstones(store, transport.outbox)
+    facts = Facts(store.facts, tombstones, metrics)
     extractor = None
     if model and settings.facts.extract == "model":
         extractor = FactExtractor(facts, model, store, max_input_tokens=input_tokens, metrics=metrics)
@@ -175,7 +175,7 @@ def create_nexus(
         summarised=add_key,
         extract=extractor.extract if extractor else None,
     )
-    turns = TurnMemory(store.turns, store, worker, metrics, refused=letters.write_refused, tombstones=tombstones)
+    turns = TurnMemory(store.turns, store, tombstones, worker, metrics, refused=letters.write_refused)
     recall = Recall(store.recall, embedder, language=settings.recall.language) if settings.recall.enabled else None
     indexer = (
         Indexer(
@@ -196,15 +196,15 @@ def create_nexus(
 
     persistence = PersistenceService(
         store,
+        tombstones,
         metrics,
         ledger=ledger,
         recorded=note_row,
         refused=letters.write_refused,
         outbox=transport.outbox,
-        tombstones=tombstones,
     )
-    states = SessionStates(store, metrics, tombstones=tombstones)
-    constraints = create_constraints(settings, store, counter, metrics, tombstones)
+    states = SessionStates(store, tombstones, metrics)
+    constraints = create_constraints(settings, store, tombstones, counter, metrics)
     services = None
     if settings.memory.working_memory:
         services = _memory_services(
@@ -241,9 +241,7 @@ def create_nexus(
     )
     records = None
     if settings.context.record != "off":
-        records = BuildRecords(
-            store.records, timedelta(days=settings.context.record_days), metrics, tombstones=tombstones
-        )
+        records = BuildRecords(store.records, tombstones, timedelta(days=settings.context.record_days), metrics)
     requests = RequestService(
         builder,
         bus,
@@ -301,9 +299,7 @@ def _memory_services(  # noqa: PLR0917  # one for each part
     metrics: PrometheusMetrics,
     recall: Recall | None,
 ) -> MemoryServices:
-    compactor = Compactor(
-        store.memory, store, counter, compaction_settings(settings), tombstones=persistence.tombstones
-    )
+    compactor = Compactor(store.memory, store, persistence.tombstones, counter, compaction_settings(settings))
     memory = WorkingMemory(
         store.memory,
         store,
@@ -352,13 +348,13 @@ def create_eraser(settings: Settings, store: Store, transport: Transport | None)
 def create_constraints(
     settings: Settings,
     store: Store,
+    tombstones: Tombstones,
     counter: TokenCounter,
     metrics: PrometheusMetrics | None = None,
-    tombstones: Tombstones | None = None,
 ) -> Constraints:
     """Constraints on a store, measured by the text that contexts show."""
     most_tokens = constraint_tokens(settings)
-    return Constraints(store.constraints, constraints_text, counter, most_tokens, metrics, tombstones=tombstones)
+    return Constraints(store.constraints, tombstones, constraints_text, counter, most_tokens, metrics)
 
 
 def settings_in_force(settings: Settings, document: Mapping[str, Any]) -> Settings:

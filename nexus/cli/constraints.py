@@ -28,6 +28,7 @@ from nexus.core.errors import NexusError
 from nexus.core.models import MAX_ID_CHARS
 from nexus.core.person import CONSTRAINT_SCOPES, KINDS, Constraint
 from nexus.core.ports import Store
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.person.constraint_changes import Target, read_id
 from nexus.services.person.constraints import Constraints
 from nexus.wiring import create_constraints, settings_in_force
@@ -174,6 +175,8 @@ def _on_constraints(settings: Settings, work: Callable[[Constraints], Awaitable[
     async def on_store(store: Store) -> _Result:
         document = await store.find_configuration(settings.environment)
         in_force = settings_in_force(settings, document or {})
-        return await work(create_constraints(in_force, store, open_tokenizer(settings.memory.tokenizer)))
+        return await work(
+            create_constraints(in_force, store, Tombstones(store), open_tokenizer(settings.memory.tokenizer))
+        )
 
     return run_on_store(settings.database, on_store)

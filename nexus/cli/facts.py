@@ -23,6 +23,7 @@ from nexus.core.errors import NexusError
 from nexus.core.models import new_message_id, parse_moment, utc_now
 from nexus.core.person import Fact
 from nexus.core.ports import Store
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.person.facts import Facts
 from nexus.services.person.statements import Origin, read_evidence
 
@@ -65,7 +66,7 @@ def list_command(
     settings = session_settings(config, owner, "default")
 
     async def read(store: Store) -> list[Fact]:
-        return await Facts(store.facts).facts(owner)
+        return await Facts(store.facts, Tombstones(store)).facts(owner)
 
     found = [each for each in run_on_store(settings.database, read) if history or each.holds]
     if as_json:
@@ -108,7 +109,9 @@ def add(  # noqa: PLR0917  # typer makes options of them
         raise _of_options(error) from None
 
     async def say(store: Store) -> list[Fact]:
-        return await Facts(store.facts).say(_operator(owner), topic, value, sub_topic, evidence=ids, valid_from=said_at)
+        return await Facts(store.facts, Tombstones(store)).say(
+            _operator(owner), topic, value, sub_topic, evidence=ids, valid_from=said_at
+        )
 
     try:
         found = run_on_store(settings.database, say)
@@ -139,7 +142,7 @@ def retire(  # noqa: PLR0917  # typer makes options of them
     what = _named(topic, sub_topic) + (f": {value}" if value else "")
 
     async def known(store: Store) -> list[Fact]:
-        return await Facts(store.facts).taken_back_by(owner, topic, sub_topic, value)
+        return await Facts(store.facts, Tombstones(store)).taken_back_by(owner, topic, sub_topic, value)
 
     if not run_on_store(settings.database, known):
         raise NexusError(f"nothing of {printable(what)} is known of {printable(owner)}; nexus facts list shows what is")
@@ -147,7 +150,7 @@ def retire(  # noqa: PLR0917  # typer makes options of them
         confirm(f"Take back {printable(what)} of {printable(owner)}?", "--yes does it without asking")
 
     async def say(store: Store) -> list[Fact]:
-        return await Facts(store.facts).say(_operator(owner), topic, value, sub_topic, retires=True)
+        return await Facts(store.facts, Tombstones(store)).say(_operator(owner), topic, value, sub_topic, retires=True)
 
     try:
         found = run_on_store(settings.database, say)

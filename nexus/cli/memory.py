@@ -31,6 +31,7 @@ from nexus.core.errors import NexusError
 from nexus.core.person import Fact
 from nexus.core.ports import Store
 from nexus.core.working_memory import Compaction, Detail, Overview
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.memory.documents import TEMPLATE, Audit, audit
 from nexus.services.memory.kept import detail_of, overview_of, read_kept, two_overviews
 from nexus.services.person.facts import Facts, unsupported
@@ -194,7 +195,7 @@ def check(owner: Owner, session: Session = "default", as_json: Json = False, con
 
     async def read(store: Store) -> tuple[Audit, list[Fact]]:
         await require_session(store, owner, session)
-        lacking = await unsupported(store, owner, await Facts(store.facts).facts(owner))
+        lacking = await unsupported(store, owner, await Facts(store.facts, Tombstones(store)).facts(owner))
         return await audit(store.memory, store.turns, store, owner, session), lacking
 
     found, unfounded = run_on_store(settings.database, read)

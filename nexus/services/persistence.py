@@ -72,11 +72,11 @@ class PersistenceService:
     def __init__(
         self,
         store: MessageStore,
+        tombstones: Tombstones,
         metrics: Metrics | None = None,
         *,
         ledger: RequestLedger | None = None,
         outbox: Outbox | None = None,
-        tombstones: Tombstones | None = None,
         recorded: Recorded = _ignore,
         refused: Refused = _ignore,
     ) -> None:
@@ -86,8 +86,8 @@ class PersistenceService:
         self._recorded = recorded
         self._refused = refused
         self.origins = RunOrigins(store, ledger)
-        self.tombstones = tombstones or Tombstones()
-        self._recorder = Recorder(store, self.origins, self._metrics, recorded, self.tombstones)
+        self.tombstones = tombstones
+        self._recorder = Recorder(store, tombstones, self.origins, self._metrics, recorded)
 
     @property
     def unwritten(self) -> int:
@@ -100,7 +100,7 @@ class PersistenceService:
         async with anyio.create_task_group() as tasks:
             if self._outbox:
                 drainer = OutboxDrainer(
-                    self._outbox, self._store, self._metrics, self._recorded, self._refused, self.tombstones
+                    self._outbox, self._store, self.tombstones, self._metrics, self._recorded, self._refused
                 )
                 tasks.start_soon(supervised, self._metrics, "outbox", drainer.run)
             async with self._recorder.running():
@@ -340,17 +340,17 @@ class OutboxDrainer:
         self,
         outbox: Outbox,
         store: MessageStore,
+        tombstones: Tombstones,
         metrics: Metrics,
         recorded: Recorded,
         refused: Refused,
-        tombstones: Tombstones | None = None,
     ) -> None:
         self._outbox = outbox
         self._store = store
         self._metrics = metrics
         self._recorded = recorded
         self._refused = refused
-        self._tombstones = tombstones or Tombstones()
+        self._tombstones = tombstones
         # Where the next look begins.
         self._offset = 0
         self._waiting = 0
@@ -405,7 +405,7 @@ class OutboxDrainer:
 
     async def _write(self, readable: Sequence[tuple[OutboxRow, Row]]) -> tuple[int, StoreUnavailableError | None]:
         """Write rows. Returns how many left the outbox, and why not all, if so."""
-        inserted = await insert_rows(self._store, [with_fresh_id(row) for _, row in readable], self._tombstones)
+        inserted = await insert_rows(self._store, self._tombstones, [with_fresh_id(row) for _, row in readable])
         finished, away = [], None
         for (each, _), (row, outcome) in zip(readable, inserted, strict=True):
             if isinstance(outcome, StoreUnavailableError):

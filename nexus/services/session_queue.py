@@ -26,7 +26,7 @@ from nexus.core.errors import ErasedError, StoreRejectedError, StoreUnavailableE
 from nexus.core.fairness import Room
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.ports.store import Settled
-from nexus.services.history.tombstones import Tombstones, report_erased
+from nexus.services.history.tombstones import Said, Tombstones, report_erased
 
 _log = structlog.get_logger(__name__)
 _Item = TypeVar("_Item")
@@ -221,13 +221,13 @@ class MessageQueue(Generic[_Item]):
         self,
         write: Callable[[Key, Sequence[_Item]], Awaitable[None]],
         outcomes: Outcomes,
+        tombstones: Tombstones,
         metrics: Metrics | None,
-        tombstones: Tombstones | None,
     ) -> None:
         self._write = write
         self._outcomes = outcomes
         self._metrics = metrics or NoMetrics()
-        self._tombstones = tombstones or Tombstones()
+        self._tombstones = tombstones
         self._queue = SessionQueue[Accepted[_Item]](self._do, self._settle, self._delayed, metrics=metrics)
         self.pending = self._queue.pending
         self._metrics.read_from(outcomes.waiting, lambda: self.pending.count)
@@ -252,7 +252,7 @@ class MessageQueue(Generic[_Item]):
         await self._queue.settled(key)
 
     async def _do(self, key: Key, accepted: Sequence[Accepted[_Item]]) -> None:
-        await self._tombstones.check(key[0], [(each.session_id, each.said_at) for each in accepted])
+        await self._tombstones.raise_if_erased([Said(key[0], each.session_id, each.said_at) for each in accepted])
         await self._write(key, [each.item for each in accepted])
 
     def _settle(self, accepted: Accepted[_Item], reason: str | None) -> None:

@@ -50,7 +50,7 @@ from nexus.services.history.merge import newest
 from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.parts import Media
 from nexus.services.history.rows import chars_of, further_row, internal_marks, invalid_request
-from nexus.services.history.tombstones import report_erased
+from nexus.services.history.tombstones import Said, report_erased
 from nexus.services.persistence import PersistenceService
 from nexus.services.session_state.state import SessionState
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
@@ -514,8 +514,8 @@ class RunStart:
         build, request = self._build, self._build.request
         with OuterHandler(self._sources.metrics, "inputs", request_id=request.request_id):
             try:
-                said = [(request.session_id, build.said_at)]
-                (self._erased,) = await self._sources.conversation.tombstones.find(request.owner_key, said)
+                said = Said(request.owner_key, request.session_id, build.said_at)
+                (self._erased,) = await self._sources.conversation.tombstones.refusals([said])
                 self._unknown = ""
             except StoreUnavailableError as error:
                 self._unknown = str(error)

@@ -39,7 +39,7 @@ from nexus.core.ports.store import Settled
 from nexus.core.wire import compact
 from nexus.services.history.reader import own_id
 from nexus.services.history.rows import clamp_timestamp, of_run, stand_in
-from nexus.services.history.tombstones import Tombstones, report_erased
+from nexus.services.history.tombstones import Tombstones, report_erased, said_in
 from nexus.services.history.versions import grown, is_another
 
 _log = structlog.get_logger(__name__)
@@ -134,14 +134,14 @@ _ID_LASTS_S: Final = 1
 _INPUT_ID_LASTS_S: Final = 60
 
 
-async def insert_rows(store: MessageStore, rows: Sequence[Row], tombstones: Tombstones) -> list[tuple[Row, Outcome]]:
+async def insert_rows(store: MessageStore, tombstones: Tombstones, rows: Sequence[Row]) -> list[tuple[Row, Outcome]]:
     """Insert rows, and under an id of their own those whose `id` belongs to a row of another run.
 
     Returns each row as it is stored, and whether it is new, or why it is not in the store: of one that it refuses the
     row that stands in its place. Nothing stands for one that was erased.
     """
     try:
-        erased = await tombstones.of_rows(rows) if rows else []
+        erased = await tombstones.refusals([*map(said_in, rows)])
     except StoreUnavailableError as error:
         return [(row, error) for row in rows]
     inserted = iter(await _inserted(store, [row for row, error in zip(rows, erased, strict=True) if not error]))
@@ -291,13 +291,13 @@ class Recorder:
     def __init__(  # one for each part
         self,
         store: MessageStore,
+        tombstones: Tombstones,
         origins: RunOrigins,
         metrics: Metrics,
         recorded: Recorded,
-        tombstones: Tombstones | None = None,
     ) -> None:
         self._store = store
-        self._tombstones = tombstones or Tombstones()
+        self._tombstones = tombstones
         self._origins = origins
         self._metrics = metrics
         self._recorded = recorded
@@ -432,5 +432,5 @@ class Recorder:
                 ready.append(with_fresh_id(of_run(row, origin), _ID_LASTS_S))
             except StoreUnavailableError as error:
                 unknown[item] = error
-        inserted = iter(await insert_rows(self._store, ready, self._tombstones))
+        inserted = iter(await insert_rows(self._store, self._tombstones, ready))
         return [(item.row, unknown[item]) if item in unknown else next(inserted) for item in batch]

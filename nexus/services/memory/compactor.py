@@ -32,7 +32,7 @@ from nexus.services.due_work import NOTHING_DUE
 from nexus.services.history.condense import is_condensed
 from nexus.services.history.messages import messages_of
 from nexus.services.history.rows import storable
-from nexus.services.history.tombstones import Tombstones
+from nexus.services.history.tombstones import Made, Tombstones
 from nexus.services.memory.archive import archive
 from nexus.services.memory.documents import LOOKED_BACK, disowned_archives, document_of, read_all
 from nexus.services.memory.plan import MOST_ROWS, TailRows, look_at_runs, read_tail, select
@@ -84,13 +84,12 @@ class Compactor:
         self,
         store: MemoryStore,
         messages: MessageStore,
+        tombstones: Tombstones,
         counter: TokenCounter,
         settings: CompactionSettings | None = None,
-        *,
-        tombstones: Tombstones | None = None,
     ) -> None:
         self._store = store
-        self._tombstones = tombstones or Tombstones()
+        self._tombstones = tombstones
         self._messages = messages
         self._counter = counter
         self.settings = settings or CompactionSettings()
@@ -176,7 +175,8 @@ class Compactor:
     ) -> Compaction | None:
         """Store the archive, then the compaction; None where its number is taken."""
         owner_key, session_id = request.session
-        await self._tombstones.check_work(owner_key, begun_at, session_id)
+        made = [Made(owner_key, begun_at, session_id)]
+        await self._tombstones.raise_if_erased(made)
         if compaction.strategy == "archive":
             whole = await self._whole(covered, request.owner_key)
             names = await self._store_archive(compaction, whole, request.session)
@@ -186,7 +186,7 @@ class Compactor:
         work = {"work": REFINE, "due_at": compaction.created_at} if self.settings.refine else NOTHING_DUE
         document = {**document_of(compaction, request.session), **work}
         # Long archives take a while.
-        await self._tombstones.check_work(owner_key, begun_at, session_id)
+        await self._tombstones.raise_if_erased(made)
         return compaction if await self._store.insert_compaction(document) else None
 
     async def _whole(self, rows: Sequence[Row], owner_key: str) -> list[Row]:

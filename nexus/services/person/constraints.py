@@ -151,21 +151,20 @@ class Constraints:
         pending: messages that are accepted and not stored.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  # one for each part
         self,
         store: ConstraintStore,
+        tombstones: Tombstones,
         render: Callable[[Sequence[Constraint]], str],
         counter: TokenCounter,
         most_tokens: int,
         metrics: Metrics | None = None,
-        *,
-        tombstones: Tombstones | None = None,
     ) -> None:
         self._store = store
         self._render = render
         self._counter = counter
         self.most_tokens = most_tokens
-        self._changes = MessageQueue[Change](self._write, _OUTCOMES, metrics, tombstones)
+        self._changes = MessageQueue[Change](self._write, _OUTCOMES, tombstones, metrics)
         self.pending = self._changes.pending
 
     def running(self) -> AbstractAsyncContextManager[None]:

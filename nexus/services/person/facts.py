@@ -57,11 +57,9 @@ class Facts:
         pending: messages that are accepted and not stored.
     """
 
-    def __init__(
-        self, store: FactStore, metrics: Metrics | None = None, *, tombstones: Tombstones | None = None
-    ) -> None:
+    def __init__(self, store: FactStore, tombstones: Tombstones, metrics: Metrics | None = None) -> None:
         self._store = store
-        self._messages = MessageQueue[list[Statement]](self._write, _OUTCOMES, metrics, tombstones)
+        self._messages = MessageQueue[list[Statement]](self._write, _OUTCOMES, tombstones, metrics)
         self.pending = self._messages.pending
 
     def running(self) -> AbstractAsyncContextManager[None]:

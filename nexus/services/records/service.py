@@ -22,7 +22,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.ports import RecordStore
 from nexus.core.records import BuildRecord, Piece
-from nexus.services.history.tombstones import Tombstones, report_erased
+from nexus.services.history.tombstones import Made, Tombstones, report_erased
 from nexus.services.records.pieces import cut, piece_ids
 
 _log = structlog.get_logger(__name__)
@@ -44,14 +44,14 @@ class BuildRecords:
     def __init__(
         self,
         store: RecordStore,
+        tombstones: Tombstones,
         keep: timedelta,
         metrics: Metrics | None = None,
         *,
-        tombstones: Tombstones | None = None,
         gathered_s: float = _GATHERED_S,
     ) -> None:
         self._store = store
-        self._tombstones = tombstones or Tombstones()
+        self._tombstones = tombstones
         self._keep = keep
         self._gathered_s = gathered_s
         self._metrics = metrics or NoMetrics()
@@ -137,7 +137,7 @@ class BuildRecords:
 
     async def _not_erased(self, items: Sequence[_Item]) -> list[_Item]:
         """Those that show nothing which was erased meanwhile, of any session."""
-        errors = await self._tombstones.of_works([(record.owner_key, begun_at) for record, _, begun_at in items])
+        errors = await self._tombstones.refusals([Made(record.owner_key, begun_at) for record, _, begun_at in items])
         for (record, *_), error in zip(items, errors, strict=True):
             if error:
                 report_erased(self._metrics, error, request_id=record.request_id, run_id=record.run_id)

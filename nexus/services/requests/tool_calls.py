@@ -30,7 +30,7 @@ from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Readi
 from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Bus, Claim, RequestLedger
 from nexus.services.history.rows import tool_row
-from nexus.services.history.tombstones import report_erased
+from nexus.services.history.tombstones import Said, report_erased
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService
@@ -277,7 +277,8 @@ class ToolCallService:
             reason = f"run_id: of the run {run_id[:_ID_CHARS]!r} it is not known to which session it belongs; "
             return Outcome(reason + "ask for its context first, or name the session in metadata.session_id", done=False)
         try:
-            await self._persistence.tombstones.check_run(call.ids.owner_key, session_id, run_id, call.said_at)
+            said = Said(call.ids.owner_key, session_id, call.said_at, run_id, is_result=True)
+            await self._persistence.tombstones.raise_if_erased([said])
         except ErasedError as error:
             report_erased(self._metrics, error, request_id=call.ids.id, run_id=run_id)
             return Outcome(f"{error}. Nothing was done.", done=False)

@@ -44,11 +44,9 @@ class SessionStates:
         pending: changes that are accepted and not stored.
     """
 
-    def __init__(
-        self, store: SessionStateStore, metrics: Metrics | None = None, *, tombstones: Tombstones | None = None
-    ) -> None:
+    def __init__(self, store: SessionStateStore, tombstones: Tombstones, metrics: Metrics | None = None) -> None:
         self._store = store
-        self._changes = MessageQueue[Change](self._write, _OUTCOMES, metrics, tombstones)
+        self._changes = MessageQueue[Change](self._write, _OUTCOMES, tombstones, metrics)
         self.pending = self._changes.pending
 
     def running(self) -> AbstractAsyncContextManager[None]:

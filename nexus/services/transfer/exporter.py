@@ -17,6 +17,7 @@ from nexus.core.ports import MemoryStore, Row
 from nexus.core.ports.store import LARGEST, TransferableStore
 from nexus.core.turns import Turn
 from nexus.core.working_memory import Compaction, Detail, Overview
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.person.constraint_changes import Target
 from nexus.services.person.constraints import known_in
 from nexus.services.person.facts import Facts
@@ -138,7 +139,7 @@ async def _details(store: MemoryStore, key: tuple[str, str], folder: NewFolder) 
 
 
 async def _facts(store: TransferableStore, owner_key: str) -> AsyncIterator[Row]:
-    for said in await Facts(store.facts).statements(owner_key):
+    for said in await Facts(store.facts, Tombstones(store)).statements(owner_key):
         yield said.model_dump(mode="json")
 
 

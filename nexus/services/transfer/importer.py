@@ -30,6 +30,7 @@ from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
 from nexus.core.turns import Turn, TurnStatus
 from nexus.core.working_memory import Compaction, Detail, Overview
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.person.constraint_changes import MOST_IN_FORCE, Target, adding
 from nexus.services.person.constraints import known_in, merge
 from nexus.services.person.facts import MOST_STATEMENTS, Facts
@@ -214,7 +215,9 @@ class _Facts:
 
     async def stored(self) -> AsyncIterator[tuple[Key, str, bytes]]:
         given = {item.key for item in self.items()}
-        known = {said.id: said for said in await Facts(self.store.facts).statements(self.session[0])}
+        known = {
+            said.id: said for said in await Facts(self.store.facts, Tombstones(self.store)).statements(self.session[0])
+        }
         if (count := len(given | known.keys())) > MOST_STATEMENTS and given - known.keys():
             fault = f"{count} statements of the owner would be kept, at most {MOST_STATEMENTS} may be"
             raise NexusError(f"{self.file}: {fault}; nothing was written")

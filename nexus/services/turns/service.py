@@ -32,7 +32,7 @@ from nexus.core.turns import CLOSE, Goal, Level, Turn, TurnStart
 from nexus.services.history.forms import input_text
 from nexus.services.history.progress import is_progress
 from nexus.services.history.recorder import UPDATED
-from nexus.services.history.tombstones import Tombstones, report_erased
+from nexus.services.history.tombstones import Said, Tombstones, report_erased
 from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.turns.documents import (
     OVERTAKEN,
@@ -70,7 +70,7 @@ class TurnStarter:
     """Begins turns in a store, with the inputs of their sessions at hand."""
 
     def __init__(
-        self, store: TurnStore, messages: MessageStore, metrics: Metrics, worker: TurnWorker, tombstones: Tombstones
+        self, store: TurnStore, messages: MessageStore, tombstones: Tombstones, worker: TurnWorker, metrics: Metrics
     ) -> None:
         self._store = store
         self._tombstones = tombstones
@@ -101,8 +101,8 @@ class TurnStarter:
 
     async def _latest(self, key: Key, waiting: dict[str, AskedStart]) -> Row | None:
         """The latest turn of the session. Those of which the input was erased are taken out."""
-        said = [(key[1], each.start.timestamp) for each in waiting.values()]
-        for run_id, error in zip([*waiting], await self._tombstones.find(key[0], said), strict=True):
+        said = [Said(*key, each.start.timestamp) for each in waiting.values()]
+        for run_id, error in zip([*waiting], await self._tombstones.refusals(said), strict=True):
             if error:
                 report_erased(self._metrics, error, run_id=run_id)
                 del waiting[run_id]
@@ -213,17 +213,17 @@ class TurnMemory:
         self,
         store: TurnStore,
         messages: MessageStore,
+        tombstones: Tombstones,
         worker: TurnWorker,
         metrics: Metrics | None = None,
         *,
         refused: Refused = _ignore,
-        tombstones: Tombstones | None = None,
     ) -> None:
         self._store = store
         self._messages = messages
         self._refused = refused
         self._metrics = metrics or NoMetrics()
-        self._starter = TurnStarter(store, messages, self._metrics, worker, tombstones or Tombstones())
+        self._starter = TurnStarter(store, messages, tombstones, worker, self._metrics)
         self._queue = SessionQueue[AskedStart | TurnTouch](
             self._write, self._settle, self._delayed, _PAUSE_S, self._metrics
         )

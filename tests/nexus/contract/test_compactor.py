@@ -12,6 +12,7 @@ from tests.nexus.contract.test_store import Place, insert_all, place
 from tests.nexus.support.archives import read_archive
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.rows import row
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 __all__ = ["place"]
 
@@ -31,7 +32,7 @@ def exchange(number: int) -> list[Row]:
 
 async def compact(store: Store, **wish: object) -> Compaction | None:
     """Compact the session, as a replica of its own."""
-    compactor = Compactor(store.memory, store, FakeCounter(), CompactionSettings(summary_max_tokens=200))
+    compactor = Compactor(store.memory, store, NO_TOMBSTONES, FakeCounter(), CompactionSettings(summary_max_tokens=200))
     return await compactor.compact(CompactionRequest(*SESSION, **wish))  # type: ignore[arg-type]  # as the caller names them
 
 

@@ -9,6 +9,7 @@ from nexus.core.person import Statement
 from nexus.services.person.facts import Facts, read_rows
 from nexus.services.person.statements import Origin, facts_of, statement
 from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 __all__ = ["bare_place", "place"]
 
@@ -75,6 +76,6 @@ async def test_many_writers(bare_place: Place) -> None:
         async with anyio.create_task_group() as tasks:
             for start in range(WRITERS):
                 tasks.start_soon(write, given[start : start + 3])
-        facts = await Facts(store.facts).facts("o")
+        facts = await Facts(store.facts, NO_TOMBSTONES).facts("o")
     assert sum(kept) == WRITERS
     assert facts == facts_of(given)

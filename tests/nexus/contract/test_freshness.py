@@ -34,6 +34,7 @@ from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.ports import OutboxRow, Past, Row
+from nexus.services.history.tombstones import Tombstones
 from nexus.services.persistence import PersistenceService, read_outbox_rows
 from tests.nexus.support.replicas import (
     FAST_S,
@@ -228,8 +229,8 @@ class HastyOutbox(SlowOutbox):
 class LateReader(PersistenceService):
     """The outbox is read after the store."""
 
-    def __init__(self, store: Any, *, outbox: SlowOutbox) -> None:
-        super().__init__(store, outbox=outbox)
+    def __init__(self, store: Any, tombstones: Tombstones, *, outbox: SlowOutbox) -> None:
+        super().__init__(store, tombstones, outbox=outbox)
         self.late = outbox
 
     async def get_past(self, owner_key: str, *, outbox_waiting: bool | None = None, **given: Any) -> Past:

@@ -40,6 +40,7 @@ from tests.nexus.contract.test_store import OWNERS, Place, insert_all, place
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.old_session import BEGUN, DAY, KEY, OWNER, SESSION, object_id, planted, run_of, said, turn_of
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.support.waiting import until
 
 __all__ = ["place"]
@@ -62,7 +63,7 @@ async def retain(store: Store, **kept: timedelta) -> dict[Event, int]:
 
 async def compact(store: Store, **wish: Any) -> Compaction | None:
     """Compact the session."""
-    compactor = Compactor(store.memory, store, FakeCounter(), CompactionSettings(summary_max_tokens=200))
+    compactor = Compactor(store.memory, store, NO_TOMBSTONES, FakeCounter(), CompactionSettings(summary_max_tokens=200))
     return await compactor.compact(CompactionRequest(*KEY, **wish))
 
 
@@ -91,19 +92,19 @@ class Onlooker(TurnMemory):
 
 async def context(store: Store, layout: str) -> bytes:
     """What a request would get now; afterwards everything is as before."""
-    persistence, counter = PersistenceService(store), FakeCounter()
+    persistence, counter = PersistenceService(store, NO_TOMBSTONES), FakeCounter()
     builder = ContextBuilder(
         persistence,
         store,
         ToolRegistry(),
         MemoryLedger(MemoryBus()),
-        turns=Onlooker(store.turns, store, TurnWorker(store.turns, store)),
+        turns=Onlooker(store.turns, store, NO_TOMBSTONES, TurnWorker(store.turns, store)),
         memory=WorkingMemory(
             store.memory,
             store,
-            Compactor(store.memory, store, counter).compact,
+            Compactor(store.memory, store, NO_TOMBSTONES, counter).compact,
             constraints=constraints_on(store),
-            facts=Facts(store.facts),
+            facts=Facts(store.facts, NO_TOMBSTONES),
         ),
         counter=counter,
     )
@@ -302,7 +303,7 @@ class TestRowsUnderTurns:
             await retain(store, messages=since(CUT))
             kept = await store.turns.find_turn(*KEY, 1)
             await insert_all(store, [said(1, 3, id="late", _id=object_id(30))])
-            turns = TurnMemory(store.turns, store, TurnWorker(store.turns, store))
+            turns = TurnMemory(store.turns, store, NO_TOMBSTONES, TurnWorker(store.turns, store))
 
             async def closed_again() -> Row | None:
                 found = await store.turns.find_turn(*KEY, 1)
@@ -330,7 +331,7 @@ class TestOtherThings:
             removed = await retain(store, turns=since(100), messages=since(3))
             assert removed == {Event.ROW_REMOVED: 4, Event.TURN_REMOVED: 2}
             assert [turn["turn_number"] for turn in await store.turns.turns(*KEY, limit=9)] == [5, 4, 3]
-            goal = await TurnMemory(store.turns, store, TurnWorker(store.turns, store)).goal(*KEY, "new")
+            goal = await TurnMemory(store.turns, store, NO_TOMBSTONES, TurnWorker(store.turns, store)).goal(*KEY, "new")
         assert (goal.text, goal.earlier) == ("To Porto. 去波尔图。", 5)
 
     async def test_revisions(self, place: Place) -> None:

@@ -30,6 +30,7 @@ from nexus.services.tools.registry import ToolRegistry
 from nexus.wiring import builder_settings, create_eraser
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 # Elements of HTML that have no end, and those of SVG that are written without one.
 _WITHOUT_END = {"input", "br", "hr", "meta", "link", "rect", "polyline", "polygon", "line"}
@@ -131,11 +132,13 @@ async def opened_console(
         settings,
         settings_file,
         store,
-        ContextBuilder(PersistenceService(store), store, ToolRegistry(), ledger, builder_settings(settings)),
+        ContextBuilder(
+            PersistenceService(store, NO_TOMBSTONES), store, ToolRegistry(), ledger, builder_settings(settings)
+        ),
         letters,
         LetterSender(letters, bus, RequestSettings(), counts=True),
         Replicas(store.replicas, metrics, metrics, host="here", version="0"),
-        Facts(store.facts),
+        Facts(store.facts, NO_TOMBSTONES),
         constraints_on(store),
         RecordReader(store) if settings.context.record != "off" else None,
         None,

@@ -14,6 +14,7 @@ from nexus.services.session_state.merge import apply
 from nexus.services.session_state.merge import read_change as state_change
 from tests.nexus.support.kept_turns import a_turn
 from tests.nexus.support.stored_session import NOW
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 
 async def remember(store: Store, owner: str, session: str, text: str = "statins", *, first: int = 0) -> list[Row]:
@@ -71,7 +72,7 @@ async def remember(store: Store, owner: str, session: str, text: str = "statins"
         for number in range(1, 4)
     ]
     await store.turns.insert_turns(turns)
-    facts, value = Facts(store.facts), text[:400]
+    facts, value = Facts(store.facts, NO_TOMBSTONES), text[:400]
     await facts.say(Origin(owner, "a", NOW, session), "home", "Lisbon", "city", evidence=["m0"])
     await facts.say(Origin(owner, "b", NOW, session), "home", f"Porto {value}", "city", evidence=["m2"])
     await facts.say(Origin(owner, "c", NOW, session), "tea", value)

@@ -31,6 +31,7 @@ from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings, read_incoming
 from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 _Result = TypeVar("_Result")
 
@@ -275,7 +276,7 @@ class Replica:
         store: Any = making.store(shared.away, self.wire) if shared.away else shared.real
         ledger = making.ledger(shared.ledger, scene, self.wire)
         outbox = making.outbox(shared.outbox, self.wire)
-        self.persistence = making.persistence(store, outbox=outbox)
+        self.persistence = making.persistence(store, NO_TOMBSTONES, outbox=outbox)
         builder = ContextBuilder(
             self.persistence, store, ToolRegistry(), ledger, BuilderSettings(history_size=_MESSAGES)
         )

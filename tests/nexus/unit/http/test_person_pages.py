@@ -15,6 +15,7 @@ from tests.nexus.support.console_browser import Page, browsing
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.remembered import remember
 from tests.nexus.support.stored_session import NOW
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.support.waiting import until
 
 OF = {"owner": "ada", "session": "s1"}
@@ -65,7 +66,7 @@ class TestFacts:
             assert ONE_LINE in (await browser.see("facts", **OF, history=1)).text
         assert changes(logs) == ["fact_added", "fact_retired"]
         assert "home" not in str(logs)
-        (fact,) = await Facts(store.facts).facts("ada")
+        (fact,) = await Facts(store.facts, NO_TOMBSTONES).facts("ada")
         assert (fact.source, fact.level, fact.evidence) == ("operator", "explicit", ("m1", "m2"))
 
     async def test_forms_that_are_sent_twice(self) -> None:
@@ -108,7 +109,7 @@ class TestFacts:
     async def test_many(self) -> None:
         """Page by page, each once."""
         store = FakeStore()
-        facts = Facts(store.facts)
+        facts = Facts(store.facts, NO_TOMBSTONES)
         for number in range(230):
             await facts.say(Origin("ada", f"k{number}", NOW), f"topic {number:03}", "x")
         async with browsing(store) as browser:

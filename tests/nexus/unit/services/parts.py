@@ -100,7 +100,7 @@ async def opened(
     """Parts that are at work."""
     store, bus = store or FakeStore(), bus or MemoryBus()
     ledger = ledger or MemoryLedger(bus)
-    persistence = PersistenceService(store, tombstones=Tombstones(store.erasure, store))
+    persistence = PersistenceService(store, Tombstones(store))
     registry = ToolRegistry()
     builder = ContextBuilder(
         persistence,

@@ -33,15 +33,15 @@ _NOW = to_milliseconds(utc_now())
 
 
 def _states(store: FakeStore, tombstones: Tombstones, metrics: RecordingMetrics) -> Keeper:
-    return SessionStates(store, metrics, tombstones=tombstones)
+    return SessionStates(store, tombstones, metrics)
 
 
 def _facts(store: FakeStore, tombstones: Tombstones, metrics: RecordingMetrics) -> Keeper:
-    return Facts(store.facts, metrics, tombstones=tombstones)
+    return Facts(store.facts, tombstones, metrics)
 
 
 def _constraints(store: FakeStore, tombstones: Tombstones, metrics: RecordingMetrics) -> Keeper:
-    return Constraints(store.constraints, constraints_text, FakeCounter(), 1_000, metrics, tombstones=tombstones)
+    return Constraints(store.constraints, tombstones, constraints_text, FakeCounter(), 1_000, metrics)
 
 
 _KEEPERS: dict[str, tuple[Callable[..., Keeper], Callable[[str], Any]]] = {
@@ -54,7 +54,7 @@ _KEEPERS: dict[str, tuple[Callable[..., Keeper], Callable[[str], Any]]] = {
 async def _erased(session: str = "") -> tuple[FakeStore, Tombstones]:
     store = FakeStore()
     await store.erasure.put_tombstone(Tombstone(hashed("ada"), session and hashed(session), _NOW, _NOW))
-    return store, Tombstones(store.erasure, store)
+    return store, Tombstones(store)
 
 
 def _said(content: Any, number: int, seconds: float, session: str) -> Message:
@@ -104,7 +104,7 @@ async def test_records() -> None:
     """An answer that was begun before an erasure was over is not recorded, in whichever session."""
     store, tombstones = await _erased("s")
     metrics = RecordingMetrics()
-    records = BuildRecords(store.records, timedelta(days=7), metrics, tombstones=tombstones)
+    records = BuildRecords(store.records, tombstones, timedelta(days=7), metrics)
     async with records.running():
         for number, seconds in enumerate((-1, 9, 11)):
             at = _NOW + timedelta(seconds=seconds)
@@ -151,13 +151,11 @@ async def test_a_compaction(strategy: Any) -> None:
     store = FakeStore()
     for number in range(12):
         await store.insert_message(row(number, run_id=f"r{number // 2}", role=("HUMAN", "AI")[number % 2]))
-    tombstones = Tombstones(store.erasure, store)
-    compactor = Compactor(
-        store.memory, store, _ErasingCounter(store), CompactionSettings(idle_s=0), tombstones=tombstones
-    )
+    tombstones = Tombstones(store)
+    compactor = Compactor(store.memory, store, tombstones, _ErasingCounter(store), CompactionSettings(idle_s=0))
     with pytest.raises(ErasedError):
         await compactor.compact(CompactionRequest("o", "s", strategy=strategy, keep_recent=0))
     assert store.memory.rows["compactions"] == store.memory.rows["memory_details"] == []
     store.erasure.tombs.clear()
-    compactor = Compactor(store.memory, store, FakeCounter(), CompactionSettings(idle_s=0), tombstones=tombstones)
+    compactor = Compactor(store.memory, store, tombstones, FakeCounter(), CompactionSettings(idle_s=0))
     assert await compactor.compact(CompactionRequest("o", "s", strategy=strategy, keep_recent=0))

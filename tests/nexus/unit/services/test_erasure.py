@@ -17,7 +17,7 @@ from nexus.core.errors import ErasedError, StoreUnavailableError
 from nexus.core.models import utc_now
 from nexus.core.ports import DeadLetter, OutboxRow
 from nexus.services.erasure import Eraser
-from nexus.services.history.tombstones import Tombstones
+from nexus.services.history.tombstones import Made, Tombstones
 from nexus.services.persistence import write_outbox_row
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import moment, row
@@ -82,7 +82,7 @@ async def test_the_tombstone_comes_first() -> None:
 async def test_work_that_begins_while_it_removes(before: datetime | None) -> None:
     """It is not stored, however long after the first tombstone it began, and though the same was erased before."""
     store = FakeStore()
-    tombstones = Tombstones(store.erasure)
+    tombstones = Tombstones(store)
     begun: list[datetime] = []
 
     def begin(_kind: str, _count: int) -> None:
@@ -98,7 +98,7 @@ async def test_work_that_begins_while_it_removes(before: datetime | None) -> Non
         await eraser(store).erase(Erasure("o", before=before), begin)
         assert len(store.erasure.tombs) == 1 or before is None
         with pytest.raises(ErasedError, match="while this was made"):
-            await tombstones.check_work("o", begun[0])
+            await tombstones.raise_if_erased([Made("o", begun[0])])
 
 
 def stop_after(scope: anyio.CancelScope, seen: Counter[str], batches: int, kind: str, count: int) -> None:

@@ -20,6 +20,7 @@ from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnSettings, TurnWorker
 from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 PATIENCE_S = 20
 GOOD = {
@@ -92,7 +93,11 @@ async def remembering(
     """A turn memory at work; with `extracting` the model also reads the facts in what a person says."""
     store = store or FakeStore()
     given = TurnSettings(**{"settled_s": 0.1, **settings})  # type: ignore[arg-type]  # numbers
-    extractor = FactExtractor(Facts(store.facts), model, store, metrics=metrics) if model and extracting else None
+    extractor = (
+        FactExtractor(Facts(store.facts, NO_TOMBSTONES), model, store, metrics=metrics)
+        if model and extracting
+        else None
+    )
     work = TurnWorker(
         store.turns,
         store,
@@ -103,8 +108,8 @@ async def remembering(
         extract=extractor.extract if extractor else None,
     )
     told: dict[str, Any] = {"refused": refused} if refused else {}
-    tombstones = Tombstones(store.erasure, store)
-    async with TurnMemory(store.turns, store, work, metrics, **told, tombstones=tombstones).running() as turns:
+    tombstones = Tombstones(store)
+    async with TurnMemory(store.turns, store, tombstones, work, metrics, **told).running() as turns:
         yield Memory(store, turns)
 
 

@@ -26,6 +26,7 @@ from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fake_person import FakeFacts
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.unit.services.parts import past, request, within
 
 READ_BY: Final[dict[str, frozenset[str]]] = {
@@ -241,7 +242,7 @@ class Scene:
         self.store.plant("messages", past(2))
         self.ledger = FaultyLedger(self.faults)
         self.builder = ContextBuilder(
-            PersistenceService(self.store, ledger=self.ledger, outbox=self.ledger.outbox),
+            PersistenceService(self.store, NO_TOMBSTONES, ledger=self.ledger, outbox=self.ledger.outbox),
             self.store,
             self.registry,
             self.ledger,
@@ -249,7 +250,7 @@ class Scene:
             states=self.sources,
             turns=self.sources,
             memory=self.sources,
-            facts=Facts(self.store.facts),
+            facts=Facts(self.store.facts, NO_TOMBSTONES),
             constraints=self.sources,
             counter=FakeCounter(),
         )

@@ -17,6 +17,7 @@ from nexus.services.persistence import OutboxDrainer, PersistenceService, read_o
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.rows import START
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.support.waiting import until
 
 NOW = Message(id="asked", run_id="now", owner_key="o", role=Role.HUMAN)
@@ -28,7 +29,7 @@ def an_input(number: int, content: Any = "x", origin: RunOrigin | None = None) -
     message = Message(**known, role=Role.HUMAN, content=content)
     said = read_input(content)
     assert said is not None
-    return PersistenceService(FakeStore()).input_row(message, origin or RunOrigin("s"))
+    return PersistenceService(FakeStore(), NO_TOMBSTONES).input_row(message, origin or RunOrigin("s"))
 
 
 def outbox_of(*rows: Row) -> MemoryOutbox:
@@ -97,8 +98,8 @@ class TestDraining:
         await store.insert_message(rows[3])
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
-                tasks.start_soon(OutboxDrainer(outbox, store, NoMetrics(), ignored, ignored).drain)
-        while await OutboxDrainer(outbox, store, NoMetrics(), ignored, ignored).drain():
+                tasks.start_soon(OutboxDrainer(outbox, store, NO_TOMBSTONES, NoMetrics(), ignored, ignored).drain)
+        while await OutboxDrainer(outbox, store, NO_TOMBSTONES, NoMetrics(), ignored, ignored).drain():
             pass
         assert sorted(row["_id"] for row in store.messages) == [row["_id"] for row in rows]
         assert not outbox.is_waiting
@@ -113,7 +114,7 @@ class TestDraining:
             told.append((row["id"], reason))
 
         with pytest.raises(StoreUnavailableError):
-            await OutboxDrainer(outbox, store, NoMetrics(), ignored, refused).drain()
+            await OutboxDrainer(outbox, store, NO_TOMBSTONES, NoMetrics(), ignored, refused).drain()
         assert told == [("h1", "The database refused it: bad")]
         said = "(This message could not be kept. The database refused it: bad.)"
         assert [(row["id"], row["content"] == said) for row in store.messages] == [("h3", False), ("h1", True)]
@@ -126,14 +127,14 @@ class TestDraining:
             outbox.put(OutboxRow("o", str(number), b"{"))
         outbox.put(write_outbox_row(an_input(1)))
         with capture_logs() as log:
-            assert await OutboxDrainer(outbox, store, NoMetrics(), ignored, ignored).drain() == 1
+            assert await OutboxDrainer(outbox, store, NO_TOMBSTONES, NoMetrics(), ignored, ignored).drain() == 1
         assert [row["id"] for row in store.messages] == ["h1"]
         assert [line["rows"] for line in log if line["event"] == "outbox_row_unreadable"] == [150]
 
     async def test_past_rows_that_fail_again_and_again(self) -> None:
         """The next look goes on behind them, and the one after that begins at the front."""
         store, outbox = Strict(), outbox_of(*(an_input(number, "away") for number in range(100)), an_input(100))
-        drainer = OutboxDrainer(outbox, store, NoMetrics(), ignored, ignored)
+        drainer = OutboxDrainer(outbox, store, NO_TOMBSTONES, NoMetrics(), ignored, ignored)
         with pytest.raises(StoreUnavailableError):
             await drainer.drain()
         assert await drainer.drain() == 1
@@ -145,14 +146,14 @@ class TestDraining:
         """Is stored under an `_id` that says when, for compactions go by it."""
         row = an_input(1) | {"_id": "00000001" + "0" * 16}
         store = FakeStore()
-        await OutboxDrainer(outbox_of(row), store, NoMetrics(), ignored, ignored).drain()
+        await OutboxDrainer(outbox_of(row), store, NO_TOMBSTONES, NoMetrics(), ignored, ignored).drain()
         assert [stored["_id"] > row["_id"] for stored in store.messages] == [True]
 
     async def test_a_second_request_of_a_run(self) -> None:
         """It inserts the row that the first one left, whose `_id` runs go by that were begun since."""
         first, second = an_input(1), an_input(1)
         store, outbox = FakeStore(), outbox_of(first)
-        await PersistenceService(store, outbox=outbox).insert_input(second, outbox_waiting=True)
+        await PersistenceService(store, NO_TOMBSTONES, outbox=outbox).insert_input(second, outbox_waiting=True)
         assert [row["_id"] for row in store.messages] == [first["_id"]]
 
     async def test_a_running_service_drains(self) -> None:
@@ -171,7 +172,7 @@ class TestDraining:
         async def drained() -> bool:
             return not outbox.is_waiting
 
-        async with PersistenceService(store, outbox=outbox, recorded=note).running():
+        async with PersistenceService(store, NO_TOMBSTONES, outbox=outbox, recorded=note).running():
             await until(tried)
             assert outbox.is_waiting
             store.down = False
@@ -191,7 +192,7 @@ class TestDraining:
         async def drained() -> bool:
             return not outbox.is_waiting
 
-        async with PersistenceService(FakeStore(), metrics, outbox=outbox, recorded=note).running():
+        async with PersistenceService(FakeStore(), NO_TOMBSTONES, metrics, outbox=outbox, recorded=note).running():
             await until(drained)
         assert metrics.counted[Event.BACKGROUND_FAULT] == 1
 
@@ -202,13 +203,15 @@ class TestReading:
     async def past(self, outbox: MemoryOutbox, store: FakeStore | None = None, **given: Any) -> Past:
         """The past of the owner."""
         options: dict[str, Any] = {"messages": 20, "excerpt_chars": 100, "asked": NOW, "outbox_waiting": True}
-        return await PersistenceService(store or FakeStore(), outbox=outbox).get_past("o", **(options | given))
+        return await PersistenceService(store or FakeStore(), NO_TOMBSTONES, outbox=outbox).get_past(
+            "o", **(options | given)
+        )
 
     async def session(
         self, outbox: MemoryOutbox, store: FakeStore | None = None, origin: RunOrigin | None = None, **given: Any
     ) -> Past:
         """The session of the owner."""
-        service = PersistenceService(store or FakeStore(), outbox=outbox)
+        service = PersistenceService(store or FakeStore(), NO_TOMBSTONES, outbox=outbox)
         options: dict[str, Any] = {"messages": 20, "asked": NOW, "outbox_waiting": True}
         return await service.get_session("o", origin or RunOrigin("s"), **(options | given))
 
@@ -256,11 +259,11 @@ class TestReading:
 
         class Draining(FakeStore):
             async def newest_messages(self, owner_key: str, **page: Any) -> list[Row]:
-                await OutboxDrainer(outbox, self, NoMetrics(), ignored, ignored).drain()
+                await OutboxDrainer(outbox, self, NO_TOMBSTONES, NoMetrics(), ignored, ignored).drain()
                 return await super().newest_messages(owner_key, **page)
 
             async def session_messages(self, owner_key: str, session_id: str, **page: Any) -> list[Row]:
-                await OutboxDrainer(outbox, self, NoMetrics(), ignored, ignored).drain()
+                await OutboxDrainer(outbox, self, NO_TOMBSTONES, NoMetrics(), ignored, ignored).drain()
                 return await super().session_messages(owner_key, session_id, **page)
 
         for read in (self.past, self.session):

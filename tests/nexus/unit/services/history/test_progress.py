@@ -23,6 +23,7 @@ from nexus.services.recall.texts import findable
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.support.rows import START
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.support.waiting import PATIENCE_S
 
 JUDGES: Final = {"openai": openai_faults, "anthropic": anthropic_faults, "gemini": gemini_faults}
@@ -133,7 +134,7 @@ class TestReading:
 async def kept(*messages: Message) -> list[Row]:
     """The rows that these messages leave, recorded one after another, without what says when they were stored."""
     store = FakeStore()
-    async with PersistenceService(store).running() as service:
+    async with PersistenceService(store, NO_TOMBSTONES).running() as service:
         service.remember_run("o", "r", RunOrigin("s"))
         for each in messages:
             assert service.offer(ROW_MAKERS[Topics.TOOLS_PROGRESS](each, 10), 10)
@@ -166,7 +167,7 @@ class TestTheRow:
     async def test_over_what_another_writer_left(self, odd: Any) -> None:
         """In the row of the same call, at the same moment: what is further on is kept, as over any other."""
         store = FakeStore()
-        async with PersistenceService(store).running() as service:
+        async with PersistenceService(store, NO_TOMBSTONES).running() as service:
             for state in ("working", "completed"):
                 made = progress_row(said(state, message="indexing"))
                 assert service.offer(made, 10)
@@ -191,7 +192,7 @@ class TestTheRow:
     async def test_is_no_result_and_nothing_that_is_found(self) -> None:
         """Neither for who waits for a result, nor for a turn, nor for long-term memory."""
         store = FakeStore()
-        async with PersistenceService(store).running() as service:
+        async with PersistenceService(store, NO_TOMBSTONES).running() as service:
             assert service.offer(progress_row(said("working", message="indexing")), 10)
             with anyio.fail_after(PATIENCE_S):
                 await service.flush()

@@ -12,6 +12,7 @@ from nexus.services.history.reader import read_past
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import ids, moment, row
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 CALLS = [{"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for number in range(2)]
 # The input of the run that asks, which is not recorded.
@@ -40,7 +41,7 @@ async def continued(rows: list[Row]) -> Past:
     """The past of a run that goes on."""
     store = FakeStore()
     store.plant("messages", rows)
-    service = PersistenceService(store)
+    service = PersistenceService(store, NO_TOMBSTONES)
     return await service.get_past("o", messages=20, excerpt_chars=100, asked=BEGUN, continued=True)
 
 
@@ -147,7 +148,7 @@ async def test_the_row_that_the_build_inserts_ends_no_past(*, continued: bool) -
     store = FakeStore()
     store.plant("messages", [row(1, role="AI", _id=bson.ObjectId(answer_id))])
     store.plant("messages", [row(2, id="begun", run_id="now", _id=bson.ObjectId(input_id))])
-    service = PersistenceService(store)
+    service = PersistenceService(store, NO_TOMBSTONES)
     for own_row_id, found in ((input_id, ["m1"]), (f"{102:08x}{1:016x}", [])):
         given: dict[str, Any] = {"asked": BEGUN, "own_row_id": own_row_id, "continued": continued}
         past = await service.get_past("o", messages=20, excerpt_chars=100, **given)
@@ -196,6 +197,6 @@ class TestResults:
         later = row(3, role="TOOL", run_id="r0", metadata={"call_id": "c1"})
         store = FakeStore()
         store.plant("messages", [*rows, begun, later])
-        service = PersistenceService(store)
+        service = PersistenceService(store, NO_TOMBSTONES)
         past = await service.get_past("o", messages=20, excerpt_chars=100, asked=BEGUN, continued=True, results=True)
         assert "m3" not in ids(past.rows)

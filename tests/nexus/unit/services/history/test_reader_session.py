@@ -13,6 +13,7 @@ from nexus.services.history.reader import UntilShown, read_session
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START, ids, row
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 MIB = 1 << 20
 SESSION = RunOrigin("s")
@@ -139,7 +140,7 @@ async def test_without_a_cutoff_the_input_says_when_the_run_began() -> None:
     """A row that another program stored under an `_id` of its own form is not taken for a later one."""
     store = store_of({**row(1), "_id": "zzz"}, row(2), row(3, id="begun", run_id="now"), row(4))
     asked = Message(id="begun", run_id="now", owner_key="o", role=Role.HUMAN)
-    service = PersistenceService(store)
+    service = PersistenceService(store, NO_TOMBSTONES)
     for continued in (True, False):
         past = await service.get_session("o", SESSION, messages=10, asked=asked, continued=continued)
         assert sorted(ids(past.rows)) == names(1, 2)

@@ -21,6 +21,7 @@ from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.rows import START
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.support.virtual_time import VirtualLoop
 from tests.nexus.support.waiting import PATIENCE_S
 
@@ -38,7 +39,7 @@ def offer(service: PersistenceService, message: Message, size: int = 1, settled:
 @asynccontextmanager
 async def flushed(store: FakeStore, **parts: Any) -> AsyncIterator[PersistenceService]:
     """A service that has written everything when the context ends."""
-    async with PersistenceService(store, **parts).running() as service:
+    async with PersistenceService(store, NO_TOMBSTONES, **parts).running() as service:
         yield service
         with anyio.fail_after(PATIENCE_S):
             await service.flush()
@@ -259,7 +260,7 @@ def test_faults_that_stay() -> None:
 
     async def written() -> list[list[str]]:
         store, bad = BadRows(), [f"m{number}" for number in range(5)]
-        async with PersistenceService(store, metrics).running() as service:
+        async with PersistenceService(store, NO_TOMBSTONES, metrics).running() as service:
             for row_id in bad:
                 assert offer(service, result(row_id, content="bad"))
                 await anyio.sleep(0.5)
@@ -292,7 +293,7 @@ def test_a_store_that_is_away_after_faults() -> None:
             return await super().insert_messages(rows)
 
     async def written() -> None:
-        async with PersistenceService(Ailing()).running() as service:
+        async with PersistenceService(Ailing(), NO_TOMBSTONES).running() as service:
             assert offer(service, result("m1"))
             await service.flush()
 
@@ -345,7 +346,7 @@ async def test_waiting_rows_are_bounded_in_number() -> None:
     """Of one owner five thousand wait, and those of others are accepted."""
     store = FakeStore()
     store.down = True
-    async with PersistenceService(store).running() as service:
+    async with PersistenceService(store, NO_TOMBSTONES).running() as service:
         taken = [offer(service, result(f"m{number}")) for number in range(5_001)]
         assert offer(service, result("theirs").model_copy(update={"owner_key": "bob"}))
     assert taken == [True] * 5_000 + [False]
@@ -404,7 +405,7 @@ class TestPendingWrites:
                 return [StoreUnavailableError("read-only")] * len(rows)
 
         asked = Message(id="h", run_id="now", owner_key="o", role=Role.HUMAN)
-        async with PersistenceService(ReadOnly()).running() as service:
+        async with PersistenceService(ReadOnly(), NO_TOMBSTONES).running() as service:
             assert offer(service, result("m1"))
             assert not (await service.get_past("o", messages=20, excerpt_chars=100, asked=asked)).complete
             assert (await service.get_session("o", RunOrigin("default"), messages=20, asked=asked)).complete is False

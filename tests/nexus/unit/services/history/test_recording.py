@@ -13,6 +13,7 @@ from nexus.services.history.rows import ROW_MAKERS, llm_row
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.support.waiting import PATIENCE_S
 
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}]
@@ -35,7 +36,7 @@ async def flushed(service: PersistenceService) -> None:
 
 async def recorded(topic: str, *messages: Message, store: FakeStore | None = None) -> list[Row]:
     """The rows that the messages leave, newest first, without `_id`."""
-    async with PersistenceService(store or FakeStore()).running() as service:
+    async with PersistenceService(store or FakeStore(), NO_TOMBSTONES).running() as service:
         for each in messages:
             assert service.offer(ROW_MAKERS[topic](each, 100), 100)
         await flushed(service)
@@ -117,7 +118,7 @@ async def test_what_a_person_says_meanwhile() -> None:
 async def test_sessions() -> None:
     """A result's session is the one it names, else that of its run's input, also after a restart, else `default`."""
     store = FakeStore()
-    async with PersistenceService(store).running() as service:
+    async with PersistenceService(store, NO_TOMBSTONES).running() as service:
         asked = message("hi", role=Role.HUMAN, id="h")
         await service.insert_input(service.input_row(asked, RunOrigin("mine")))
         service.offer(llm_row(message("same process", id="m1"), 1), 1)
@@ -137,7 +138,7 @@ async def test_sessions() -> None:
 async def test_a_clock_that_is_ahead() -> None:
     """No row is of later than when it was heard; one of earlier keeps its time."""
     early, late = datetime(2020, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC)
-    async with PersistenceService(FakeStore()).running() as service:
+    async with PersistenceService(FakeStore(), NO_TOMBSTONES).running() as service:
         for number, at in enumerate((early, late)):
             service.offer(llm_row(message("x", id=f"m{number}", timestamp=at), 1), 1)
             human = message("x", id=f"h{number}", role=Role.HUMAN, timestamp=at)
@@ -151,7 +152,7 @@ async def test_a_clock_that_is_ahead() -> None:
 
 async def test_an_input() -> None:
     """A run's input is a human row, once however often it is offered; an id that another run has used is changed."""
-    async with PersistenceService(FakeStore()).running() as service:
+    async with PersistenceService(FakeStore(), NO_TOMBSTONES).running() as service:
         for text, run_id in (("first", "r1"), ("second", "r2"), ("second", "r2")):
             asked = message(text, id="msg_0", run_id=run_id, role=Role.HUMAN)
             await service.insert_input(service.input_row(asked, RunOrigin("s")))
@@ -188,6 +189,6 @@ async def test_foreign_rows_are_withheld() -> None:
 
     store = Broken()
     store.plant("messages", [{"owner_key": "p", "id": "canary"}])
-    async with PersistenceService(store).running() as service:
+    async with PersistenceService(store, NO_TOMBSTONES).running() as service:
         assert await service.get_history("o") == []
         assert await service.get_history("o", limit=0) == []

@@ -16,6 +16,7 @@ from nexus.services.history.rows import llm_row
 from nexus.services.persistence import PersistenceService
 from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.unit.services.parts import AwayLedger, request, within
 
 KEEP_MS = 60_000
@@ -26,7 +27,7 @@ AGENT = {"kind": "sub", "id": "scout", "role": "You look things up."}
 @asynccontextmanager
 async def replica(store: FakeStore, ledger: MemoryLedger) -> AsyncIterator[tuple[PersistenceService, ContextBuilder]]:
     """The parts of one of several services."""
-    async with PersistenceService(store, ledger=ledger).running() as persistence:
+    async with PersistenceService(store, NO_TOMBSTONES, ledger=ledger).running() as persistence:
         yield persistence, ContextBuilder(persistence, store, ToolRegistry(), ledger)
 
 

@@ -11,6 +11,7 @@ from nexus.services.history.rows import ROW_MAKERS
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.support.waiting import PATIENCE_S
 
 SUB = RunOrigin("s", "reviewer")
@@ -35,7 +36,7 @@ def marks(row: Row) -> dict[str, Any]:
 
 async def recorded(store: FakeStore, *offers: tuple[str, Message] | RunOrigin) -> dict[str, Row]:
     """The rows, by id, after a service has been offered these results, and the input where there is an origin."""
-    async with PersistenceService(store).running() as service:
+    async with PersistenceService(store, NO_TOMBSTONES).running() as service:
         for offer in offers:
             if isinstance(offer, RunOrigin):
                 await service.insert_input(service.input_row(HUMAN, offer))

@@ -16,7 +16,7 @@ from nexus.core.models import DEFAULT_SESSION, Message, Role
 from nexus.core.ports import OutboxRow, Row, RunOrigin
 from nexus.services.history.recorder import Recorder, RunOrigins
 from nexus.services.history.rows import human_row, llm_row
-from nexus.services.history.tombstones import Tombstones
+from nexus.services.history.tombstones import Made, Said, Tombstones, said_in
 from nexus.services.persistence import OutboxDrainer, PersistenceService, write_outbox_row
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
@@ -37,7 +37,7 @@ async def erased(*tombstones: Tombstone, outbox: MemoryOutbox | None = None) -> 
     store = FakeStore()
     for each in tombstones:
         await store.erasure.put_tombstone(each)
-    return store, Tombstones(store.erasure, store, outbox)
+    return store, Tombstones(store, outbox)
 
 
 def an_input(run: str = "r", at: datetime = AFTER, session: str = "s", owner: str = "o") -> Row:
@@ -54,6 +54,11 @@ def a_result(run: str = "r", at: datetime = AFTER, session: str = "s", owner: st
     return {**row, "session_id": session}
 
 
+async def refusals(tombstones: Tombstones, *rows: Row) -> list[ErasedError | None]:
+    """Why these rows are not to be stored."""
+    return await tombstones.refusals([*map(said_in, rows)])
+
+
 class TestTimes:
     """What was said up to `until` was erased, to the moment."""
 
@@ -64,25 +69,25 @@ class TestTimes:
     async def test_of_an_owner(self, said_at: datetime, session: str, *, refused: bool) -> None:
         """In every session."""
         _, tombstones = await erased(a_tombstone())
-        (error,) = await tombstones.find("o", [(session, said_at)])
+        error, other = await tombstones.refusals([Said(owner, session, said_at) for owner in ("o", "p")])
         assert (error is not None) is refused
-        assert await tombstones.find("p", [(session, said_at)]) == [None]
+        assert other is None
 
     async def test_of_a_session(self) -> None:
         """Others go on."""
         _, tombstones = await erased(a_tombstone(session="s"))
-        refused, other = await tombstones.find("o", [("s", BEFORE), ("t", BEFORE)])
+        refused, other = await tombstones.refusals([Said("o", session, BEFORE) for session in ("s", "t")])
         assert refused
         assert other is None
 
     async def test_several(self) -> None:
         """Any of them counts, whichever was first."""
         _, tombstones = await erased(a_tombstone(until=BEFORE), a_tombstone(session="s"), a_tombstone(until=BEFORE))
-        said = [("s", START), ("t", START), ("t", BEFORE)]
-        assert [bool(error) for error in await tombstones.find("o", said)] == [True, False, True]
+        said = [Said("o", "s", START), Said("o", "t", START), Said("o", "t", BEFORE)]
+        assert [bool(error) for error in await tombstones.refusals(said)] == [True, False, True]
         with pytest.raises(ErasedError):
-            await tombstones.check("o", said)
-        await tombstones.check("o", said[1:2])
+            await tombstones.raise_if_erased(said)
+        await tombstones.raise_if_erased(said[1:2])
 
     async def test_what_is_said_of_it(self) -> None:
         """Whether it was the owner or the session, when, and up to when where that differs; no name."""
@@ -90,8 +95,8 @@ class TestTimes:
         _, tombstones = await erased(
             a_tombstone("Ada", until=at), a_tombstone("Eve", "home", until=at - timedelta(days=1), at=at)
         )
-        (whole,) = await tombstones.find("Ada", [("home", at)])
-        (partly,) = await tombstones.find("Eve", [("home", at - timedelta(days=2))])
+        said = [Said("Ada", "home", at), Said("Eve", "home", at - timedelta(days=2))]
+        whole, partly = await tombstones.refusals(said)
         assert str(whole) == "the owner was erased at 2026-01-02T03:04:05Z, and this is from before"
         assert str(partly) == (
             "the session was erased at 2026-01-02T03:04:05Z, up to 2026-01-01T03:04:05Z, and this is from before"
@@ -106,13 +111,13 @@ class TestRows:
         store, tombstones = await erased(a_tombstone("somebody else"))
         store.calls.clear()
         rows = [a_result(f"r{number}", owner=f"o{number}") for number in range(100)]
-        assert await tombstones.of_rows(rows) == [None] * 100
+        assert await refusals(tombstones, *rows) == [None] * 100
         assert store.calls == ["tombstones"]
 
     async def test_a_result_whose_input_is_gone(self) -> None:
         """Is refused whatever its time: its sender's clock may be ahead."""
         _, tombstones = await erased(a_tombstone())
-        assert all(await tombstones.of_rows([a_result(at=BEFORE), a_result(at=AFTER), a_result(at=LATER)]))
+        assert all(await refusals(tombstones, a_result(at=BEFORE), a_result(at=AFTER), a_result(at=LATER)))
 
     async def test_a_result_of_a_new_run(self) -> None:
         """Is stored, wherever the input is by now: in the store, in the outbox, or in the same batch."""
@@ -120,8 +125,8 @@ class TestRows:
         store, tombstones = await erased(a_tombstone(), outbox=outbox)
         await store.insert_message(an_input("stored"))
         assert outbox.put(write_outbox_row({**an_input("waiting"), "_id": "0" * 24}))
-        found = await tombstones.of_rows(
-            [a_result("stored"), a_result("waiting"), an_input("new"), a_result("new"), a_result("gone")]
+        found = await refusals(
+            tombstones, a_result("stored"), a_result("waiting"), an_input("new"), a_result("new"), a_result("gone")
         )
         assert [bool(error) for error in found] == [False, False, False, False, True]
 
@@ -129,24 +134,25 @@ class TestRows:
         """The result's own time counts as well."""
         store, tombstones = await erased(a_tombstone())
         await store.insert_message(an_input())
-        assert all(await tombstones.of_rows([a_result(at=BEFORE)]))
+        assert all(await refusals(tombstones, a_result(at=BEFORE)))
 
     async def test_an_erased_input_begins_no_run(self) -> None:
         """What comes with it in a batch is refused, too."""
         _, tombstones = await erased(a_tombstone())
-        assert all(await tombstones.of_rows([an_input(at=BEFORE), a_result()]))
+        assert all(await refusals(tombstones, an_input(at=BEFORE), a_result()))
 
     async def test_of_a_session(self) -> None:
         """A result of a run that nobody knows is taken to be of the default session, and may be of the erased one."""
         _, tombstones = await erased(a_tombstone(session="s"))
-        found = await tombstones.of_rows([a_result(session=session) for session in ("s", DEFAULT_SESSION, "t")])
+        rows = [a_result(session=session) for session in ("s", DEFAULT_SESSION, "t")]
+        found = await refusals(tombstones, *rows)
         assert [bool(error) for error in found] == [True, True, False]
 
     async def test_of_several_owners(self) -> None:
         """Each by its own tombstones."""
         _, tombstones = await erased(a_tombstone("a"), a_tombstone("b", session="s"))
         rows = [an_input(at=BEFORE, owner=owner, session=session) for owner in "abc" for session in "st"]
-        assert [bool(error) for error in await tombstones.of_rows(rows)] == [True, True, True, False, False, False]
+        assert [bool(error) for error in await refusals(tombstones, *rows)] == [True, True, True, False, False, False]
 
     async def test_the_outbox_is_away(self) -> None:
         """It is not known yet, and nothing is lost."""
@@ -157,7 +163,7 @@ class TestRows:
 
         _, tombstones = await erased(a_tombstone(), outbox=Away())
         with pytest.raises(StoreUnavailableError):
-            await tombstones.of_rows([a_result()])
+            await refusals(tombstones, a_result())
 
 
 class TestWork:
@@ -169,9 +175,9 @@ class TestWork:
         for begun_at in (BEFORE, AFTER, START + timedelta(seconds=10)):
             for session in ("s", None):
                 with pytest.raises(ErasedError):
-                    await tombstones.check_work("o", begun_at, session)
-            await tombstones.check_work("o", begun_at, "t")
-        await tombstones.check_work("o", START + timedelta(seconds=11))
+                    await tombstones.raise_if_erased([Made("o", begun_at, session)])
+            await tombstones.raise_if_erased([Made("o", begun_at, "t"), Made("p", begun_at)])
+        await tombstones.raise_if_erased([Made("o", START + timedelta(seconds=11))])
 
 
 async def test_a_recorder_refuses() -> None:
@@ -182,7 +188,7 @@ async def test_a_recorder_refuses() -> None:
     async def recorded(row: Row) -> None:
         told.append(row)
 
-    recorder = Recorder(store, RunOrigins(store), metrics, recorded, tombstones)
+    recorder = Recorder(store, tombstones, RunOrigins(store), metrics, recorded)
     with capture_logs() as logs:
         async with recorder.running():
             assert recorder.offer(a_result(at=LATER), 1, settled.append)
@@ -200,7 +206,7 @@ async def test_a_recorder_waits_for_the_tombstones() -> None:
     await store.insert_message(an_input())
     store.failing = "tombstones"
     settled = list[Any]()
-    async with PersistenceService(store, tombstones=tombstones).running() as service:
+    async with PersistenceService(store, tombstones).running() as service:
         assert service.offer(a_result(), 1, settled.append)
         with capture_logs() as logs:
             await until(partial(_any, logs))
@@ -225,7 +231,7 @@ async def test_an_outbox_is_not_drained_into_what_was_erased() -> None:
 
     for run, at in (("old", BEFORE), ("new", AFTER)):
         assert outbox.put(write_outbox_row({**an_input(run, at), "_id": "0" * 24}))
-    drainer = OutboxDrainer(outbox, store, RecordingMetrics(), recorded, letter, tombstones)
+    drainer = OutboxDrainer(outbox, store, tombstones, RecordingMetrics(), recorded, letter)
     assert await drainer.drain() == 2
     assert [row["run_id"] for row in store.messages] == told == ["new"]
     assert refused == [("old", "ErasedReason")]

@@ -18,6 +18,7 @@ from nexus.services.history.rows import ROW_MAKERS, llm_row
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.support.waiting import PATIENCE_S
 
 CALLS = [{"id": f"c{number}", "name": "search", "arguments": "{}"} for number in range(3)]
@@ -37,7 +38,7 @@ async def told_of(store: FakeStore, *messages: Message) -> list[Row]:
     async def note(row: Row) -> None:
         told.append(row)
 
-    async with PersistenceService(store, recorded=note).running() as service:
+    async with PersistenceService(store, NO_TOMBSTONES, recorded=note).running() as service:
         for message in messages:
             assert service.offer(ROW_MAKERS[TOPICS[message.role]](message, 10), 10)
             with anyio.fail_after(PATIENCE_S):
@@ -86,7 +87,7 @@ async def test_two_replicas_at_once() -> None:
         store = FakeStore()
 
         async def write(numbers: range, store: FakeStore = store) -> None:
-            async with PersistenceService(store).running() as service:
+            async with PersistenceService(store, NO_TOMBSTONES).running() as service:
                 for number in numbers:
                     assert service.offer(llm_row(version("x" * (number + 1)), 10), 10)
                 with anyio.fail_after(PATIENCE_S):
@@ -174,7 +175,7 @@ async def test_another_text_under_a_known_id(first: Message, second: Message, *,
     async def note(row: Row) -> None:
         told.append(row)
 
-    async with PersistenceService(store, recorded=note).running() as service:
+    async with PersistenceService(store, NO_TOMBSTONES, recorded=note).running() as service:
         for message in (first, second):
             assert service.offer(ROW_MAKERS[TOPICS[message.role]](message, 10), 10, settled.append)
             with anyio.fail_after(PATIENCE_S):
@@ -213,7 +214,7 @@ async def test_a_resend_is_no_other_text(first: Message, second: Message | None)
     """Whatever its size, also in another form: nothing is refused, and one row is left."""
     settled: list[str | None] = []
     store = FakeStore()
-    async with PersistenceService(store).running() as service:
+    async with PersistenceService(store, NO_TOMBSTONES).running() as service:
         for message, size in ((first, 4_000), (second or first, 5_000), (first, 4_000)):
             assert service.offer(ROW_MAKERS[TOPICS[message.role]](message, size), 10, settled.append)
             with anyio.fail_after(PATIENCE_S):
@@ -230,7 +231,7 @@ async def test_calls_that_are_not_read_as_a_whole(calls: list[Any]) -> None:
     content, metadata = await kept_of(*map(version, [*said, {"content": "ab", "tool_calls": more}, *said]))
     assert (content, [call["id"] for call in metadata["tool_calls"]]) == ("ab", [call["id"] for call in more])
     settled: list[str | None] = []
-    async with PersistenceService(FakeStore()).running() as service:
+    async with PersistenceService(FakeStore(), NO_TOMBSTONES).running() as service:
         for given in (calls, [{"id": "other", "name": "t", "args": {}}, *calls]):
             assert service.offer(llm_row(version({"content": "a", "tool_calls": given}), 10), 10, settled.append)
             await service.flush()
@@ -301,7 +302,7 @@ async def test_an_id_of_another_run() -> None:
 async def test_place_and_session_stay() -> None:
     """The row keeps its `_id`, its time, its session and whose it is: a version that comes late moves nothing."""
     store = FakeStore()
-    async with PersistenceService(store).running() as service:
+    async with PersistenceService(store, NO_TOMBSTONES).running() as service:
         asked = Message(id="h", run_id="r", owner_key="o", role=Role.HUMAN, content="hi", timestamp=START)
         await service.insert_input(service.input_row(asked, RunOrigin("s", "scout")))
         service.offer(llm_row(version("a"), 10), 10)
@@ -320,7 +321,7 @@ async def test_a_store_that_is_away_in_between() -> None:
         store = FakeStore()
         await told_of(store, version("a"))
         settled: list[str | None] = []
-        async with PersistenceService(store).running() as service:
+        async with PersistenceService(store, NO_TOMBSTONES).running() as service:
             store.failing = operation
             assert service.offer(llm_row(version("ab"), 10), 10, settled.append)
             await anyio.wait_all_tasks_blocked()
@@ -352,7 +353,7 @@ class Refusing(FakeStore):
 async def test_a_version_that_the_store_refuses() -> None:
     """The earlier one stays. Where there is none, any later one takes the place of the word on it."""
     store, settled = Refusing(), list[str | None]()
-    async with PersistenceService(store).running() as service:
+    async with PersistenceService(store, NO_TOMBSTONES).running() as service:
         for message in (version("good"), version("bad", revision=1), version("bad", revision=1)):
             assert service.offer(llm_row(message, 10), 10, settled.append)
             await service.flush()

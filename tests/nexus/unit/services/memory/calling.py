@@ -15,6 +15,7 @@ from nexus.services.tools.memory_tools import MemoryLimits
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 CALLER: Final = Caller("ada", "s", "run_9", "call_1")
@@ -87,7 +88,7 @@ def memory_on(
         store,
         compact,
         constraints=constraints_on(store),
-        facts=Facts(store.facts),
+        facts=Facts(store.facts, NO_TOMBSTONES),
         recall=recall,
         limits=MemoryLimits(**limits),
     )

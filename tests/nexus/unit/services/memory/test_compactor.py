@@ -25,6 +25,7 @@ from tests.nexus.support.archives import read_archive
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.memory.sessions import are_shown_as_before, rows
 from tests.nexus.unit.services.memory.test_plan import exchange, reported, row
@@ -44,7 +45,7 @@ class Home:
     @property
     def compactor(self) -> Compactor:
         """A replica's."""
-        return Compactor(self.store.memory, self.store, FakeCounter(), self.settings)
+        return Compactor(self.store.memory, self.store, NO_TOMBSTONES, FakeCounter(), self.settings)
 
     def plant(self, rows: Sequence[Row], *, ago: int) -> None:
         """Record rows in this order, with ids of their own, a second apart from so many seconds ago on."""

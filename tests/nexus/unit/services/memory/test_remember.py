@@ -7,6 +7,7 @@ import pytest
 
 from nexus.services.person.facts import Facts
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.unit.services.memory.calling import CALLER, memory_on
 
 HOME = {"topic": "home", "sub_topic": "city"}
@@ -30,7 +31,7 @@ async def test_a_fact_is_kept_with_the_input_as_its_evidence() -> None:
         "It is kept for all sessions of this person. home / city: Porto; it supersedes Lisbon.",
         True,
     )
-    before, fact = await Facts(store.facts).facts("ada")
+    before, fact = await Facts(store.facts, NO_TOMBSTONES).facts("ada")
     assert (before.value, fact.value, fact.evidence, fact.source, fact.support) == (
         "Lisbon",
         "Porto",
@@ -45,7 +46,7 @@ async def test_the_same_call_again() -> None:
     store = FakeStore()
     assert await remember(store, **HOME, value="Porto") == await remember(store, **HOME, value="Porto")
     assert await store.facts.count_statements("ada") == 1
-    (fact,) = await Facts(store.facts).facts("ada")
+    (fact,) = await Facts(store.facts, NO_TOMBSTONES).facts("ada")
     assert fact.evidence == ()
 
 

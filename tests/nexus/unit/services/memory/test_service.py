@@ -16,6 +16,7 @@ from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.unit.services.memory.calling import (
     CALLER,
     COMPACTION,
@@ -292,7 +293,7 @@ async def test_the_turn_is_known() -> None:
             Compacting().compact,
             turns,
             constraints=constraints_on(store),
-            facts=Facts(store.facts),
+            facts=Facts(store.facts, NO_TOMBSTONES),
         ),
         "a",
     )

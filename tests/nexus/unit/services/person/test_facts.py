@@ -22,6 +22,7 @@ from nexus.services.person.statements import Origin, facts_of, read_statements, 
 from tests.nexus.support.fake_person import FakeFacts
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 NOON = datetime(2025, 12, 10, 12, tzinfo=UTC)
 
@@ -268,7 +269,7 @@ def values(found: Sequence[Fact]) -> list[str]:
 async def test_messages_are_kept_and_read_back() -> None:
     """By their own owner alone; a reader waits for what was accepted before."""
     store, metrics = FakeStore(), RecordingMetrics()
-    facts, settled = Facts(store.facts, metrics), list[str | None]()
+    facts, settled = Facts(store.facts, NO_TOMBSTONES, metrics), list[str | None]()
     async with facts.running():
         for owner in ("a|b", "$set"):
             assert facts.offer(message(city(f"home of {owner}"), owner=owner, session_id="s"), 100, settled.append)
@@ -282,26 +283,26 @@ async def test_messages_are_kept_and_read_back() -> None:
 async def test_a_message_that_comes_again_changes_nothing() -> None:
     """Nor does one that an earlier message overtook."""
     store = FakeStore()
-    facts = Facts(store.facts)
+    facts = Facts(store.facts, NO_TOMBSTONES)
     async with facts.running():
         for second, value in ((2, "Porto"), (1, "Lisbon"), (2, "Porto")):
             facts.offer(message(city(value), second), 100)
         await facts.pending.none()
     assert await store.facts.count_statements("ada") == 2
-    assert values(await Facts(store.facts).facts("ada")) == ["Porto"]
+    assert values(await Facts(store.facts, NO_TOMBSTONES).facts("ada")) == ["Porto"]
 
 
 async def test_a_wrong_message_is_refused_at_once() -> None:
     """With the reason."""
     with pytest.raises(ValueError, match=r"content\.op"):
-        Facts(FakeStore().facts).offer(message({"op": "drop"}), 100)
+        Facts(FakeStore().facts, NO_TOMBSTONES).offer(message({"op": "drop"}), 100)
     with pytest.raises(ValueError, match=r"metadata\.session_id"):
-        Facts(FakeStore().facts).offer(message(city("Porto"), session_id=7), 100)
+        Facts(FakeStore().facts, NO_TOMBSTONES).offer(message(city("Porto"), session_id=7), 100)
 
 
 async def test_a_clock_that_is_ahead_wins_until_now_alone() -> None:
     """The statement counts as made now."""
-    facts = Facts(FakeStore().facts)
+    facts = Facts(FakeStore().facts, NO_TOMBSTONES)
     ahead = message(city("Porto")).model_copy(update={"timestamp": utc_now() + timedelta(days=400)})
     async with facts.running():
         facts.offer(ahead, 100)
@@ -313,7 +314,7 @@ async def test_a_clock_that_is_ahead_wins_until_now_alone() -> None:
 async def test_what_the_store_cannot_take_now_is_kept_later() -> None:
     """A reader is told, and nothing is lost."""
     store = FakeStore()
-    facts = Facts(store.facts)
+    facts = Facts(store.facts, NO_TOMBSTONES)
     store.down = True
     async with facts.running():
         facts.offer(message(city("Porto")), 100)
@@ -327,7 +328,7 @@ async def test_what_the_store_cannot_take_now_is_kept_later() -> None:
 async def test_what_is_unwritten_at_the_end_is_told() -> None:
     """In the log and as a number."""
     store, metrics = FakeStore(), RecordingMetrics()
-    facts = Facts(store.facts, metrics)
+    facts = Facts(store.facts, NO_TOMBSTONES, metrics)
     store.down = True
     with capture_logs() as logs:
         async with facts.running():
@@ -339,7 +340,7 @@ async def test_what_is_unwritten_at_the_end_is_told() -> None:
 
 async def test_an_owner_has_a_bounded_number_of_statements() -> None:
     """More are refused with the reason; what is kept already may come again."""
-    facts, settled = Facts(FakeStore().facts), list[str | None]()
+    facts, settled = Facts(FakeStore().facts, NO_TOMBSTONES), list[str | None]()
     await facts.add("ada", [said(f"v{second}", second, topic="other") for second in range(4_498)])
     async with facts.running():
         for second in (1, 2, 3, 2):
@@ -356,7 +357,7 @@ async def test_an_owner_has_a_bounded_number_of_statements() -> None:
 
 async def test_where_nothing_else_is_kept_what_is_wrong_can_be_mended() -> None:
     """The last statements of an owner are for what takes back and for operators."""
-    facts = Facts(FakeStore().facts)
+    facts = Facts(FakeStore().facts, NO_TOMBSTONES)
     await facts.add("ada", [said("Lisbon", 1)])
     await facts.add("ada", [said(f"v{second}", second, topic="other") for second in range(4_499)])
     operator = Origin("ada", "op_1", utc_now(), source="operator")
@@ -380,7 +381,7 @@ class MixedFacts(FakeFacts):
 
 async def test_a_stored_document_that_cannot_be_read_spoils_nothing() -> None:
     """It is passed over with a line in the log, as one of another owner is."""
-    facts = Facts(MixedFacts(lambda _name: None))
+    facts = Facts(MixedFacts(lambda _name: None), NO_TOMBSTONES)
     await facts.add("ada", [said("Porto", 1)])
     with capture_logs() as logs:
         assert values(await facts.facts("ada")) == ["Porto"]
@@ -390,7 +391,7 @@ async def test_a_stored_document_that_cannot_be_read_spoils_nothing() -> None:
 async def test_a_tool_remembers_once_for_each_call() -> None:
     """It is told what holds of that topic, and what held."""
     store = FakeStore()
-    facts = Facts(store.facts)
+    facts = Facts(store.facts, NO_TOMBSTONES)
     await facts.add("ada", [said("Lisbon", 1), said("green", 1, topic="tea", sub_topic="")])
     for _ in range(2):
         found = await facts.remember("ada", "s1", "call_1", "Home", "Porto", "CITY", ["m9"])
@@ -405,7 +406,7 @@ async def test_a_tool_remembers_once_for_each_call() -> None:
 
 async def test_what_is_said_now_comes_after_clocks_that_are_ahead() -> None:
     """A message may be said to be of up to five minutes from now; a call or a command counts as later."""
-    facts = Facts(FakeStore().facts)
+    facts = Facts(FakeStore().facts, NO_TOMBSTONES)
     ahead = message(city("Faro")).model_copy(update={"timestamp": utc_now() + timedelta(seconds=200)})
     async with facts.running():
         facts.offer(ahead, 100)
@@ -417,7 +418,7 @@ async def test_what_is_said_now_comes_after_clocks_that_are_ahead() -> None:
 
 async def test_what_is_said_now_comes_after_what_only_confirmed_a_value() -> None:
     """A value may have been said again by a clock that is ahead, and what does not hold have been taken back by one."""
-    facts, soon = Facts(FakeStore().facts), utc_now() + timedelta(seconds=200)
+    facts, soon = Facts(FakeStore().facts, NO_TOMBSTONES), utc_now() + timedelta(seconds=200)
     operator = Origin("ada", "op_1", utc_now(), source="operator")
     tea = statement(Origin("ada", "msg_3", soon), "tea", "", retires=True)
     await facts.add("ada", [said("Faro", 1), said("Faro", 2).model_copy(update={"said_at": soon}), tea])

@@ -23,6 +23,7 @@ from nexus.services.records.why import Finding
 from nexus.services.requests.envelope import error_content
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.stored_session import a_compaction
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.unit.services.context.remembering import stored_turn
 from tests.nexus.unit.services.parts import Parts, opened, request, within
 from tests.nexus.unit.services.records.test_explain import LATER, sent
@@ -104,7 +105,7 @@ class Desk:
 async def at_desk(counter: TokenCounter | None = None, **settings: Any) -> AsyncIterator[Desk]:
     """A desk with a session of six messages."""
     async with opened(settings=BuilderSettings(**settings), counter=counter) as parts:
-        records = BuildRecords(parts.store.records, timedelta(days=7), gathered_s=0)
+        records = BuildRecords(parts.store.records, NO_TOMBSTONES, timedelta(days=7), gathered_s=0)
         desk = Desk(parts, records, RecordReader(parts.store))
         desk.plant(*map(a_row, range(6)))
         async with records.running():

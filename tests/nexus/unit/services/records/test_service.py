@@ -15,6 +15,7 @@ from nexus.services.records.reader import RecordReader
 from nexus.services.records.service import BuildRecords
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 NOON: Final = datetime(2026, 1, 2, 12, tzinfo=UTC)
 ANSWER: Final = "".join(f'{{"content":"Größe {number} 😀\\n"}},' for number in range(300)).encode()
@@ -27,7 +28,9 @@ class Desk:
     def __init__(self, gathered_s: float) -> None:
         self.store = FakeStore()
         self.metrics = RecordingMetrics()
-        self.records = BuildRecords(self.store.records, timedelta(days=7), self.metrics, gathered_s=gathered_s)
+        self.records = BuildRecords(
+            self.store.records, NO_TOMBSTONES, timedelta(days=7), self.metrics, gathered_s=gathered_s
+        )
         self.reader = RecordReader(self.store)
 
     def offer(self, number: int, answer: bytes = ANSWER, owner: str = "ada") -> None:

@@ -33,6 +33,7 @@ from nexus.services.tools.registry import ToolCatalog, ToolRegistry
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 from tests.nexus.unit.services.parts import definition, request
 from tests.nexus.unit.services.serving import Letters, SettlingBus, SettlingLedger, passed
@@ -132,8 +133,8 @@ async def _each(*deliveries: Delivery) -> AsyncIterator[Delivery]:
 async def dispatching(bodies_up_to: int | None = None, **settings: Any) -> AsyncIterator[Trial]:
     """Everything at work, on a store in memory."""
     bus, store, letters, metrics, registry = SettlingBus(), PickyStore(), Letters(), RecordingMetrics(), ToolRegistry()
-    persistence, catalog = FullPersistence(store, metrics), ToolCatalog(registry, store)
-    states, facts = SessionStates(store, metrics), Facts(store.facts, metrics)
+    persistence, catalog = FullPersistence(store, NO_TOMBSTONES, metrics), ToolCatalog(registry, store)
+    states, facts = SessionStates(store, NO_TOMBSTONES, metrics), Facts(store.facts, NO_TOMBSTONES, metrics)
     constraints = constraints_on(store, metrics=metrics)
     ledger = SettlingLedger(bus)
     reloads: list[None] = []

@@ -27,6 +27,7 @@ from nexus.services.requests.tool_calls import ToolCallService
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 from tests.nexus.unit.services.serving import Letters, SettlingBus, SettlingLedger
 
@@ -52,7 +53,11 @@ class StrangeMemory(WorkingMemory):
 
     def __init__(self, store: FakeStore) -> None:
         super().__init__(
-            store.memory, store, no_compaction, constraints=constraints_on(store), facts=Facts(store.facts)
+            store.memory,
+            store,
+            no_compaction,
+            constraints=constraints_on(store),
+            facts=Facts(store.facts, NO_TOMBSTONES),
         )
         self.gate = anyio.Event()
         self.gate.set()
@@ -126,7 +131,7 @@ async def serving(beside: Replica | None = None, **settings: Any) -> AsyncIterat
     store, bus = (beside.store, beside.bus) if beside else (FakeStore(), SettlingBus())
     ledger = beside.ledger if beside else SettlingLedger(bus)
     letters, metrics, memory = Letters(), RecordingMetrics(), StrangeMemory(store)
-    persistence, limits = PersistenceService(store, ledger=ledger), RequestSettings(**settings)
+    persistence, limits = PersistenceService(store, NO_TOMBSTONES, ledger=ledger), RequestSettings(**settings)
     announced = set[str]()
     service = ToolCallService(
         memory,

@@ -15,6 +15,7 @@ from nexus.services.session_state.service import SessionStates
 from nexus.services.session_state.state import SessionState
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 NOON = datetime(2025, 12, 10, 12, tzinfo=UTC)
 
@@ -81,7 +82,7 @@ class FailingOnce(FakeStore):
 async def test_kept_and_read() -> None:
     """What is said is read, by session; without a session it is the default one."""
     store = FakeStore()
-    states = SessionStates(store)
+    states = SessionStates(store, NO_TOMBSTONES)
     async with states.running():
         offer(states, said(role("a")), said(role("b"), session_id="s"), said(role("c"), owner="bob", session_id="s"))
         assert (await states.get("ada", "default")).role == "a"
@@ -106,7 +107,7 @@ async def test_kept_and_read() -> None:
 async def test_refused(message: Message, reason: str) -> None:
     """What cannot be kept is said at once, with its place and what is allowed; nothing is asked of the store."""
     store = FakeStore()
-    states = SessionStates(store)
+    states = SessionStates(store, NO_TOMBSTONES)
     async with states.running():
         with pytest.raises(ValueError, match=r"\A.*\Z") as caught:
             states.offer(message, 100)
@@ -117,7 +118,7 @@ async def test_refused(message: Message, reason: str) -> None:
 async def test_the_end_of_the_service() -> None:
     """What is not stored is counted and logged, who waits is told, and nothing more is taken."""
     metrics, outcomes = RecordingMetrics(), list[str]()
-    states = SessionStates(GatedStore(), metrics)
+    states = SessionStates(GatedStore(), NO_TOMBSTONES, metrics)
 
     async def ask() -> None:
         try:
@@ -146,7 +147,7 @@ async def test_a_document_that_cannot_be_read(document: Any) -> None:
     """Nothing is shown of what cannot be read, which is logged; what is said next is kept."""
     store = FakeStore()
     store.plant("session_states", [planted(document=document)])
-    states = SessionStates(store)
+    states = SessionStates(store, NO_TOMBSTONES)
     async with states.running():
         with capture_logs() as logs:
             assert await states.get("ada", "default") == SessionState()
@@ -161,7 +162,7 @@ async def test_a_row_without_a_revision(revision: Any) -> None:
     """It is shown; what is said is refused rather than tried for ever."""
     store, settled = FakeStore(), list[str | None]()
     store.plant("session_states", [planted(revision=revision)])
-    states = SessionStates(store)
+    states = SessionStates(store, NO_TOMBSTONES)
     async with states.running():
         assert await states.get("ada", "default") == SessionState()
         assert states.offer(said(role("a")), 1, settled.append)
@@ -180,7 +181,7 @@ class Careless(FakeStore):
 async def test_another_owners_state_is_withheld() -> None:
     """It is not shown to anybody, and nothing is written over it."""
     store = Careless()
-    states = SessionStates(store)
+    states = SessionStates(store, NO_TOMBSTONES)
     with capture_logs() as logs:
         async with states.running():
             offer(states, said(role("a")))
@@ -194,7 +195,7 @@ async def test_another_owners_state_is_withheld() -> None:
 async def test_who_comes_second_reads_again() -> None:
     """A document that somebody else has replaced in between is not overwritten."""
     store = FailingOnce(None, None)
-    states = SessionStates(store)
+    states = SessionStates(store, NO_TOMBSTONES)
     async with states.running():
         offer(states, said(role("a")))
         assert (await states.get("ada", "default")).role == "a"

@@ -31,6 +31,7 @@ from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.folders import Files
 from tests.nexus.support.kept_turns import a_turn
 from tests.nexus.support.stored_session import NOW, a_compaction, a_detail, a_row, an_overview
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 
 KEY = ("ada", "s1")
 
@@ -391,36 +392,38 @@ def a_statement(number: int, session: str = "s1", topic: str = "home") -> Statem
 
 async def values_of(store: Store, owner: str) -> list[tuple[str, str]]:
     """What holds of an owner."""
-    return [(each.topic, each.value) for each in await Facts(store.facts).facts(owner) if each.holds]
+    return [(each.topic, each.value) for each in await Facts(store.facts, NO_TOMBSTONES).facts(owner) if each.holds]
 
 
 async def test_facts_go_along() -> None:
     """All of the owner's, under the new one, beside what it has; twice is as once."""
     store, copy = Store(), Store()
     store.fill()
-    await Facts(store.facts).add("ada", [a_statement(1), a_statement(2, "s2"), a_statement(3, topic="tea")])
+    await Facts(store.facts, NO_TOMBSTONES).add(
+        "ada", [a_statement(1), a_statement(2, "s2"), a_statement(3, topic="tea")]
+    )
     folder = await exported(store)
     assert all(line.decode().isprintable() for line in folder.lines(files.FACTS))
     own = statement(Origin("bob", "msg", NOW), "pet", "Rex")
-    await Facts(copy.facts).add("bob", [own])
+    await Facts(copy.facts, NO_TOMBSTONES).add("bob", [own])
     written = await imported(copy, folder, owner_key="bob", session_id="copy")
     assert written[files.FACTS] == 3
     assert await values_of(copy, "bob") == sorted([*await values_of(store, "ada"), ("pet", "Rex")])
-    sessions = {each.session_id for each in await Facts(copy.facts).statements("bob")}
+    sessions = {each.session_id for each in await Facts(copy.facts, NO_TOMBSTONES).statements("bob")}
     assert sessions == {"copy", "s2", ""}
     kept = repr(copy.facts.kept)
     assert not await imported(copy, folder, owner_key="bob", session_id="copy")
     assert repr(copy.facts.kept) == kept
     assert await values_of(copy, "ada") == []
     await imported(copy, folder)
-    assert await Facts(copy.facts).facts("ada") == await Facts(store.facts).facts("ada")
+    assert await Facts(copy.facts, NO_TOMBSTONES).facts("ada") == await Facts(store.facts, NO_TOMBSTONES).facts("ada")
     assert not await imported(store, folder)
 
 
 async def test_facts_are_no_session_and_an_older_export_has_none() -> None:
     """A session of which nothing but what is the owner's is there is none."""
     store, copy = Store(), Store()
-    await Facts(store.facts).add("ada", [a_statement(1)])
+    await Facts(store.facts, NO_TOMBSTONES).add("ada", [a_statement(1)])
     await constrained(store, ("owner", "a"), ("run", "b"))
     with pytest.raises(NexusError, match="there is nothing of it"):
         await exported(store)
@@ -437,11 +440,11 @@ async def test_facts_in_the_way() -> None:
     """An owner has no more than are allowed, and a malformed line is named; nothing is written."""
     store, copy = Store(), Store()
     store.fill()
-    await Facts(store.facts).add("ada", [a_statement(1)])
+    await Facts(store.facts, NO_TOMBSTONES).add("ada", [a_statement(1)])
     folder = await exported(store)
     operators = (Origin("ada", f"o{n}", NOW, source="operator") for n in range(MOST_STATEMENTS))
     others = [statement(origin, "other", origin.key) for origin in operators]
-    await Facts(copy.facts).add("ada", others)
+    await Facts(copy.facts, NO_TOMBSTONES).add("ada", others)
     with pytest.raises(NexusError, match=r"facts.jsonl: 5001 statements of the owner would be kept, at most 5000"):
         await imported(copy, folder)
     assert copy.transfer.kept == []

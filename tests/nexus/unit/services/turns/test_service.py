@@ -24,6 +24,7 @@ from nexus.services.turns.worker import TurnSettings, TurnWorker
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.unit.services.parts import MOMENT, opened, request
 from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, answer, calls, human, remembering, scripted
 
@@ -206,7 +207,9 @@ async def test_a_service_that_ends_says_what_it_has_not_kept() -> None:
     """It is counted as lost."""
     store, metrics = FakeStore(), RecordingMetrics()
     store.down = True
-    async with TurnMemory(store.turns, store, TurnWorker(store.turns, store), metrics).running() as turns:
+    async with TurnMemory(
+        store.turns, store, NO_TOMBSTONES, TurnWorker(store.turns, store), metrics
+    ).running() as turns:
         assert turns.begin_turn(a_start("a"))
         assert turns.pending == 1
     assert metrics.counted[Event.TURN_LOST] == 1
@@ -216,7 +219,9 @@ async def test_a_service_that_ends_says_what_it_has_not_kept() -> None:
 async def test_runs_that_begin_together() -> None:
     """Of those of half a second each but the last is unanswered; a result that came after the next had begun counts."""
     store = FakeStore()
-    turns = TurnMemory(store.turns, store, TurnWorker(store.turns, store, settings=TurnSettings(settled_s=60)))
+    turns = TurnMemory(
+        store.turns, store, NO_TOMBSTONES, TurnWorker(store.turns, store, settings=TurnSettings(settled_s=60))
+    )
     begun = [turns.begin_turn(a_start(run_id)) for run_id in ("a", "b", "c", "a")]
     await turns.note_row(calls("b", "1"))
     async with turns.running():
@@ -235,13 +240,13 @@ async def test_runs_that_begin_together() -> None:
 async def test_turns_that_are_not_closed() -> None:
     """They are shown as far as they are recorded, also after a restart; when they are closed, in the same words."""
     store = FakeStore()
-    idle = TurnMemory(store.turns, store, TurnWorker(store.turns, store))
+    idle = TurnMemory(store.turns, store, NO_TOMBSTONES, TurnWorker(store.turns, store))
     for run_id, said in (("a", "海边有多远？"), ("b", "Wie weit ist es?"), ("c", "🏖️?"), ("d", "海までは？")):
         await idle.start_turn(a_start(run_id, said))
         await store.insert_message(human(run_id, said))
     for run_id in "abc":
         await store.insert_message(answer(run_id, f"12 km, says {run_id}."))
-    restarted = TurnMemory(store.turns, store, TurnWorker(store.turns, store))
+    restarted = TurnMemory(store.turns, store, NO_TOMBSTONES, TurnWorker(store.turns, store))
     found = await restarted.past_turns("o", "s", limit=9, before=None)
     assert ["12 km" in turn["summaries"]["brief"] for turn in found] == [False, True, True, False]
     async with remembering(store, settled_s=0) as memory:
@@ -255,7 +260,7 @@ async def test_a_later_version_of_an_answer() -> None:
     """A turn that is closed with an earlier one is closed again."""
     async with remembering(settled_s=0) as memory:
         await memory.turns.start_turn(a_start("a"))
-        async with PersistenceService(memory.store, recorded=memory.turns.note_row).running() as service:
+        async with PersistenceService(memory.store, NO_TOMBSTONES, recorded=memory.turns.note_row).running() as service:
             for revision, text in enumerate(("12 km.", "No, 13 km.")):
                 said = {
                     "id": "m",
