@@ -387,11 +387,10 @@ class ContextBuilder:
             stored = None if Part.CONSTRAINTS in prefix.degraded else prefix.constraints
             first = await sources.kept(build, RunPrefix.from_bytes)
             return (first and await self._going_on(build, first, stored)) or prefix
-        await start.admitted()
         mine, shown = prefix.to_bytes(), prefix.shown_constraints
-        first = await sources.keep(build, mine, RunPrefix.from_bytes)
+        first = await start.keep(mine, RunPrefix.from_bytes)
         if first and first.shown_constraints != shown:
-            return await sources.keep(build, mine, RunPrefix.from_bytes, since_constraints(shown)) or prefix
+            return await start.keep(mine, RunPrefix.from_bytes, since_constraints(shown)) or prefix
         return first or prefix
 
     async def _going_on(self, build: Build, first: RunPrefix, stored: Sequence[Constraint] | None) -> RunPrefix | None:
@@ -437,9 +436,8 @@ class ContextBuilder:
             tools = view.tools if view else offered(self._sources.tools, build.request)
             prefix = _thinking_prefix(build, past, recall, constraints, tools, degraded)
         if view is None and not degraded:
-            await start.admitted()
             mine = ThinkingView(tools, past.remembered, recall, constraints).to_bytes()
-            await self._sources.keep(build, mine, ThinkingView.from_bytes)
+            await start.keep(mine, ThinkingView.from_bytes)
         return prefix._replace(notes=[*prefix.notes, *await start.notes()])
 
     async def _agent(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
@@ -458,9 +456,7 @@ class ContextBuilder:
         if view is None:
             view = context.view
             if context.session.complete and not context.degraded:
-                await start.admitted()
-                mine, since = view.to_bytes(), context.memory.since
-                view = await self._sources.keep(build, mine, RunView.from_bytes, since) or view
+                view = await start.keep(view.to_bytes(), RunView.from_bytes, context.memory.since) or view
         assembled = context.assembled
         return RunPrefix(
             assembled.messages,

@@ -213,21 +213,6 @@ class Sources:
         found = await self.read_all({BEGINNING: self.beginning(build, parse, since)})
         return found.get(BEGINNING)
 
-    async def keep(
-        self, build: Build, mine: bytes, parse: Callable[[bytes], _Beginning], since: str = ""
-    ) -> _Beginning | None:
-        """Keep `mine` for later builds of the run. Returns what another build has kept before, if anything."""
-        if build.preview:
-            return None
-
-        async def call() -> _Beginning | None:
-            key = prefix_key(build.request, since)
-            kept = await self.ledger.keep_first(key, mine, build.settings.keep_prefix_ms)
-            return None if kept == mine else parse(kept)
-
-        deadline = max(build.read_until, anyio.current_time() + _LEDGER_S)
-        return (await self.read_all({BEGINNING: Read(call, deadline)})).get(BEGINNING)
-
     async def read_all(self, reads: Mapping[_Name, "Read"]) -> dict[_Name, Any]:
         """The results of reads that run at once, without those that failed, however, or were not done in time."""
         found: dict[_Name, Any] = {}
@@ -471,6 +456,24 @@ class RunStart:
                 await self._looked.wait()
         if self._erased:
             raise invalid_request(f"{self._build.request.place}: {self._erased}")
+
+    async def keep(self, mine: bytes, parse: Callable[[bytes], _Beginning], since: str = "") -> _Beginning | None:
+        """Keep `mine` for later builds of the run. Returns what another build has kept before, if anything.
+
+        Raises as `admitted`. A start that is not running keeps nothing.
+        """
+        await self.admitted()
+        if not self._tasks:
+            return None
+        build, ledger = self._build, self._sources.ledger
+
+        async def call() -> _Beginning | None:
+            key = prefix_key(build.request, since)
+            kept = await ledger.keep_first(key, mine, build.settings.keep_prefix_ms)
+            return None if kept == mine else parse(kept)
+
+        deadline = max(build.read_until, anyio.current_time() + _LEDGER_S)
+        return (await self._sources.read_all({BEGINNING: Read(call, deadline)})).get(BEGINNING)
 
     async def notes(self) -> list[str]:
         """Notes on where the run belongs, when the ledger has answered."""
