@@ -43,7 +43,8 @@ from nexus.services.person.facts import Facts
 from nexus.services.recall.indexer import Indexer
 from nexus.services.recall.service import Recall
 from nexus.services.records.service import BuildRecords
-from nexus.services.requests.answerer import AnswerRecorder, RequestService
+from nexus.services.requests.answer_recorder import AnswerRecorder
+from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter, SuspectReader
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.tool_calls import ToolCallService

@@ -20,7 +20,7 @@ class BuildRecord:
         reason: of an error, as the answer says it; `""` for a success.
         layout, form: `""` where the request could not be read.
         answered_at: to the millisecond.
-        sha256: of the bytes that were published, in hexadecimal digits; `size`: how many they are.
+        size: how many bytes were published; `sha256`: theirs, in hexadecimal digits.
         settings: the beginning of the SHA-256 of the settings that the build went by.
         version: of Nexus.
         mode: whether there are `pieces`, or the manifest alone.
@@ -37,11 +37,11 @@ class BuildRecord:
     layout: str
     form: str
     answered_at: datetime
-    sha256: str
     size: int
     settings: str
     version: str
     mode: Literal["manifest", "full"]
+    sha256: str = ""
     pieces: tuple[bytes, ...] = ()
     manifest: bytes = b""
 

@@ -5,12 +5,13 @@
 - Of a request one record is kept: that of the effective answer.
 """
 
+import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import anyio
 import anyio.lowlevel
@@ -22,6 +23,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.ports import RecordStore
 from nexus.core.records import BuildRecord, Piece
+from nexus.core.wire import compact
 from nexus.services.history.tombstones import Made, Tombstones, report_erased
 from nexus.services.records.pieces import cut, piece_ids
 
@@ -35,7 +37,13 @@ _GATHERED_S: Final = 0.5
 _MOST_AT_ONCE: Final = 64
 # Cutting and hashing take so much less than what `computed` reckons with.
 _CHEAPER: Final = 8
-_Item = tuple[BuildRecord, bytes, datetime]
+
+
+class _Item(NamedTuple):
+    record: BuildRecord
+    answer: bytes
+    manifest: Mapping[str, Any]
+    begun_at: datetime
 
 
 class BuildRecords:
@@ -72,8 +80,11 @@ class BuildRecords:
             finally:
                 tasks.cancel_scope.cancel()
 
-    def offer(self, record: BuildRecord, answer: bytes, *, begun_at: datetime) -> None:
-        """Accept a record of an answer with these bytes, to a request that arrived then. Returns at once."""
+    def offer(self, record: BuildRecord, answer: bytes, manifest: Mapping[str, Any], *, begun_at: datetime) -> None:
+        """Accept a record of an answer with these bytes, to a request that arrived then. Returns at once.
+
+        What the record holds of the bytes and the manifest is added when it is written.
+        """
         if self._send is None:
             self._lose(record, "the service is ending")
             return
@@ -81,7 +92,7 @@ class BuildRecords:
         if is_full or self._bytes + len(answer) > _MOST_WAITING_BYTES:
             self._lose(record, "too many records are waiting")
             return
-        self._send.send_nowait((record, answer, begun_at))
+        self._send.send_nowait(_Item(record, answer, manifest if record.mode == "manifest" else {}, begun_at))
         self._bytes += len(answer)
         self.pending.begin()
 
@@ -103,18 +114,18 @@ class BuildRecords:
                     with OuterHandler(self._metrics, _TASK):
                         await self._write(items)
                 finally:
-                    for _, answer, _ in items:
-                        self._bytes -= len(answer)
+                    for item in items:
+                        self._bytes -= len(item.answer)
                         self.pending.end()
 
     async def _write(self, items: Sequence[_Item]) -> None:
-        until = max(record.answered_at for record, *_ in items) + self._keep
+        until = max(item.record.answered_at for item in items) + self._keep
         try:
             records, pieces = [], dict[bytes, Piece]()
-            for record, answer, _ in await self._not_erased(items):
-                call = partial(_in_pieces, record, answer)
-                cut_up, its_pieces = await computed(record.owner_key, len(answer) // _CHEAPER, call)
-                records.append(cut_up)
+            for item in await self._not_erased(items):
+                chars = len(item.answer) // _CHEAPER
+                whole, its_pieces = await computed(item.record.owner_key, chars, partial(_whole, item))
+                records.append(whole)
                 pieces |= its_pieces
                 # Others are not to wait for all of them.
                 await anyio.lowlevel.checkpoint()
@@ -126,21 +137,21 @@ class BuildRecords:
                 self._metrics.count(Event.RECORD_KEPT, len(records))
         except StoreRejectedError as error:
             if len(items) == 1:
-                self._lose(items[0][0], str(error))
+                self._lose(items[0].record, str(error))
                 return
             # The others are not to be lost with one.
             for item in items:
                 await self._write([item])
         except StoreUnavailableError as error:
-            for record, *_ in items:
-                self._lose(record, str(error))
+            for item in items:
+                self._lose(item.record, str(error))
 
     async def _not_erased(self, items: Sequence[_Item]) -> list[_Item]:
         """Those that show nothing which was erased meanwhile, of any session."""
-        errors = await self._tombstones.refusals([Made(record.owner_key, begun_at) for record, _, begun_at in items])
-        for (record, *_), error in zip(items, errors, strict=True):
+        errors = await self._tombstones.refusals([Made(item.record.owner_key, item.begun_at) for item in items])
+        for item, error in zip(items, errors, strict=True):
             if error:
-                report_erased(self._metrics, error, request_id=record.request_id, run_id=record.run_id)
+                report_erased(self._metrics, error, request_id=item.record.request_id, run_id=item.record.run_id)
         return [item for item, error in zip(items, errors, strict=True) if not error]
 
     def _lose(self, record: BuildRecord, reason: str) -> None:
@@ -148,11 +159,12 @@ class BuildRecords:
         _log.warning("record_lost", request_id=record.request_id, reason=reason)
 
 
-def _in_pieces(record: BuildRecord, answer: bytes) -> tuple[BuildRecord, Mapping[bytes, Piece]]:
-    """The record with the ids of its pieces, and the pieces by id; without any where the manifest alone is kept."""
-    if record.mode == "manifest":
-        return record, {}
-    pieces = cut(answer)
-    ids = piece_ids(record.owner_key, pieces)
-    by_id = {each: Piece(each, record.owner_key, piece) for each, piece in zip(ids, pieces, strict=True)}
-    return replace(record, pieces=tuple(ids)), by_id
+def _whole(item: _Item) -> tuple[BuildRecord, Mapping[bytes, Piece]]:
+    """The record with all that it holds, and its pieces by id; without any where the manifest alone is kept."""
+    owner_key, sha256 = item.record.owner_key, hashlib.sha256(item.answer).hexdigest()
+    if item.record.mode == "manifest":
+        return replace(item.record, sha256=sha256, manifest=compact(item.manifest)), {}
+    pieces = cut(item.answer)
+    ids = piece_ids(owner_key, pieces)
+    by_id = {each: Piece(each, owner_key, piece) for each, piece in zip(ids, pieces, strict=True)}
+    return replace(item.record, sha256=sha256, pieces=tuple(ids)), by_id

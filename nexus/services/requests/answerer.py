@@ -12,13 +12,11 @@
 - An answer that asks for another try is kept while copies of the request may be on their way, and no longer.
 """
 
-import hashlib
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import anyio
 import structlog
@@ -27,13 +25,12 @@ from nexus.core.concurrency import Pending
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError
 from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading, Stage
-from nexus.core.models import DOCTOR, Message, Topics, to_milliseconds, utc_now
+from nexus.core.models import Message, Topics
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, OutboxRow, RecallSource, RequestLedger
-from nexus.core.records import BuildRecord, RecordMode
-from nexus.core.wire import EnvelopeError, compact, memory_of
+from nexus.core.wire import memory_of
 from nexus.services.context.builder import Built, ContextBuilder
 from nexus.services.context.request import Deadline, deadline_ms
-from nexus.services.records.service import BuildRecords
+from nexus.services.requests.answer_recorder import AnswerRecorder
 from nexus.services.requests.claims import (
     MOST_ATTEMPTS,
     PAUSE_S,
@@ -77,46 +74,6 @@ class _Answer(NamedTuple):
     @property
     def code(self) -> ErrorCode | None:
         return self.error.code if self.error else None
-
-
-class AnswerRecorder:
-    """Has the effective answers of builds recorded, but for those to strangers, who may use an owner's name."""
-
-    def __init__(self, records: BuildRecords, *, mode: RecordMode, version: str) -> None:
-        self._records = records
-        self._mode: Literal["manifest", "full"] = "full" if mode == "full" else "manifest"
-        self._version = version
-
-    def record(self, request: IncomingRequest, answer: bytes, error: RequestError | None, built: Built | None) -> None:
-        """Have an answer recorded. Returns at once."""
-        if request.delivery.topic != Topics.CONTEXT_BUILD_REQUEST or request.ids.owner_key in {"", DOCTOR}:
-            return
-        if error and error.code in {ErrorCode.UNAUTHENTICATED, ErrorCode.ID_CONFLICT}:
-            return
-        if request.signing and isinstance(request.asked, EnvelopeError):
-            # Its signature was not read.
-            return
-        asked = built.request if built else None
-        content = built.result if built and isinstance(built.result, dict) else {}
-        record = BuildRecord(
-            owner_key=request.ids.owner_key,
-            request_id=request.ids.id,
-            run_id=request.ids.run_id,
-            session_id=asked.session_id if asked else "",
-            outcome=error.code.value if error else "success",
-            reason=error.message if error else "",
-            layout=asked.layout if asked else "",
-            form=asked.form if asked else "",
-            answered_at=to_milliseconds(utc_now()),
-            sha256=hashlib.sha256(answer).hexdigest(),
-            size=len(answer),
-            settings=built.settings if built else "",
-            version=self._version,
-            mode=self._mode,
-            manifest=compact(content.get("context", {})) if self._mode == "manifest" else b"",
-        )
-        taken = timedelta(seconds=time.monotonic() - request.arrived_at)
-        self._records.offer(record, answer, begun_at=record.answered_at - taken)
 
 
 class RequestService:

@@ -70,7 +70,7 @@ async def fill(place: Place, store: Store, owner: str, sessions: Sequence[str] =
     await store.records.put_pieces([Piece(owner.encode(), owner, b"x")], until)
     at, texts = to_milliseconds(utc_now()), ("r", "r", "s", "success", "", "dialogue", "openai")
     await store.records.put_records(
-        [BuildRecord(owner, *texts, at, "0" * 64, 1, "v", "1", "full", (b"p" * 16,))], until
+        [BuildRecord(owner, *texts, at, 1, "v", "1", "full", "0" * 64, (b"p" * 16,))], until
     )
     places: dict[str, list[Row]] = {"owner": []}
     for session in sessions:

@@ -1,6 +1,5 @@
 """The console's pages of owners and contexts on a real database: odd documents, and another owner's (contract §16)."""
 
-import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -67,14 +66,13 @@ async def answered(nexus: Nexus, owner: str, layout: str) -> BuildRecord:
         layout=layout,
         form="openai",
         answered_at=to_milliseconds(utc_now()),
-        sha256=hashlib.sha256(answer).hexdigest(),
         size=len(answer),
         settings="",
         version="1",
         mode="full",
     )
     assert nexus.records
-    nexus.records.offer(record, answer, begun_at=begun_at)
+    nexus.records.offer(record, answer, {}, begun_at=begun_at)
     await nexus.records.pending.none()
     return record
 

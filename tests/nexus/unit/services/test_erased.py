@@ -118,13 +118,12 @@ async def test_records() -> None:
                 layout="dialogue",
                 form="openai",
                 answered_at=at,
-                sha256="",
                 size=1,
                 settings="",
                 version="",
                 mode="full",
             )
-            records.offer(record, b"x", begun_at=at)
+            records.offer(record, b"x", {}, begun_at=at)
         with anyio.fail_after(PATIENCE_S):
             await records.pending.none()
     assert [each.request_id for each in await store.records.records("ada", limit=9)] == ["msg_2"]

@@ -1,6 +1,5 @@
 """Records read: with their texts or without, the build before, and where a message is in a context (contract §13)."""
 
-import hashlib
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +14,6 @@ from nexus.core.errors import RequestError
 from nexus.core.models import Message, utc_now
 from nexus.core.ports import Row, TokenCounter
 from nexus.core.records import BuildRecord
-from nexus.core.wire import compact
 from nexus.services.context.builder import BuilderSettings
 from nexus.services.records.reader import RecordReader
 from nexus.services.records.service import BuildRecords
@@ -70,7 +68,7 @@ class Desk:
         content: dict[str, Any] = {
             **(error_content(built.result) if isinstance(built.result, RequestError) else built.result)
         }
-        read = built.request
+        read, answer = built.request, sent(content)
         record = BuildRecord(
             owner_key=asked.owner_key,
             request_id=asked.id,
@@ -81,17 +79,15 @@ class Desk:
             layout=read.layout if read else "",
             form=read.form if read else "",
             answered_at=BUILT,
-            sha256="",
-            size=0,
+            size=len(answer),
             settings="",
             version="1",
             mode=mode,
-            manifest=compact(content.get("context", {})) if mode == "manifest" else b"",
         )
-        answer = sent(content)
-        record = replace(record, **{"size": len(answer), "sha256": hashlib.sha256(answer).hexdigest(), **changes})
-        self.records.offer(record, answer, begun_at=record.answered_at)
+        self.records.offer(record, answer, content.get("context", {}), begun_at=record.answered_at)
         await self.records.pending.none()
+        kept, key = self.parts.store.records.kept, (asked.owner_key, asked.id)
+        kept[key] = replace(kept[key], **changes)
         found = await self.reader.find(asked.owner_key, asked.id)
         assert found
         return found

@@ -1,6 +1,5 @@
 """Records as they are written behind the answers, and what becomes of those that cannot be (contract §13)."""
 
-import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -45,13 +44,12 @@ class Desk:
             layout="dialogue",
             form="openai",
             answered_at=NOON + timedelta(seconds=number),
-            sha256=hashlib.sha256(answer).hexdigest(),
             size=len(answer),
             settings="v",
             version="1",
             mode="full",
         )
-        self.records.offer(record, answer, begun_at=record.answered_at)
+        self.records.offer(record, answer, {}, begun_at=record.answered_at)
 
     @property
     def counts(self) -> tuple[int, int]:
