@@ -1,66 +1,31 @@
 """Erasure in MongoDB (contract §13): tombstones, in `tombstones`, and the removal of what they are of.
 
-- What goes is found some documents at a time, and removed by `_id` and owner.
-- Before a row goes its place in the index of long-term memory is noted in `recall_owners.released`, where it stays
-  until a later look finds nothing of it in any posting. So all goes that was ever indexed of the row, whatever its text
-  is now, and what an indexer writes that was at work on it, too.
-- A posting in which nothing is left goes as a whole, since its name is a word.
+What goes is found some documents at a time, and removed by `_id` and owner. The index of long-term memory is in
+`index_erasure.py`: before a row goes its place there is noted.
 """
 
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, fields
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
-import anyio
 from bson.codec_options import CodecOptions
-from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
-from pymongo import ASCENDING, DeleteOne, UpdateOne
-from pymongo.errors import ExecutionTimeout, NetworkTimeout
+from pymongo import ASCENDING
 
+from nexus.adapters.mongo.batches import AT_ONCE, TooSlowError, counted, delete, delete_all, pages
 from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call, read_one
-from nexus.adapters.mongo.recall import BLOCK, FLAGS, escaped
-from nexus.adapters.mongo.schema import IS_PLACED, rows_of_session
+from nexus.adapters.mongo.index_erasure import IndexErasure, place_of
+from nexus.adapters.mongo.schema import rows_of_session
 from nexus.core.erasure import Erasure, StoreKind, Tombstone, hashed
 from nexus.core.models import DEFAULT_SESSION, parse_moment, utc_now
 from nexus.core.ports import Row
-from nexus.core.recall import EPISODE
 
 _FIELDS: Final = {"_id": 0, **{field.name: 1 for field in fields(Tombstone)}}
-_AT_ONCE: Final = 500
-_POSTINGS_AT_ONCE: Final = 200
 # Of a search, documents: a record may have megabytes.
 _SEARCHED_AT_ONCE: Final = 50
-_CLOSING_S: Final = 1.0
-_COLLECTIONS: Final[Mapping[StoreKind, str]] = {
-    "records": "context_records",
-    "pieces": "context_pieces",
-    "facts": "facts",
-    "constraints": "constraints",
-    "states": "session_states",
-    "turns": "turns",
-    "details": "memory_details",
-    "overviews": "working_memory",
-    "compactions": "compactions",
-    "messages": "messages",
-    "profile": "identities",
-}
-# A session has something from before an erasure's time where one of these is.
-_TIMES: Final[Mapping[StoreKind, Sequence[str]]] = {
-    "turns": ("timestamp",),
-    "states": ("updated_at",),
-    "details": ("updated_at",),
-    "overviews": ("updated_at",),
-    "compactions": ("created_at", "first_at"),
-}
-# Kinds of which a partial erasure looks at each document.
-_CHOSEN: Final = frozenset({"messages", "facts", "constraints"})
-_ALL_PLACES: Final = (1 << EPISODE) - 1
 _ID: Final = {"_id": 1}
-_BY_ID: Final = [("_id", ASCENDING)]
 _ROW: Final = {"session_id": 1, "timestamp": 1, "id": 1, "recall.place": 1}
 # Types that an index has apart from dates, so that it tells at once whether there is any such time.
 _OTHERS: Final = [
@@ -70,6 +35,41 @@ _OTHERS: Final = [
 _NO_DATE: Final = {"$or": [{"timestamp": {"$type": _OTHERS}}, {"timestamp": None}]}
 
 
+class _Kind(NamedTuple):
+    """Where documents of a kind are, and which of the owner's go with a session, or with what was said before a time.
+
+    Attributes:
+        going: those of the `sessions` in which something goes, those that are `chosen` one by one, `all` or `none`.
+        times: a session has something from before an erasure's time where one of these is.
+        read: the fields by which documents are chosen; None for all.
+        owner: the field that says whose they are.
+    """
+
+    collection: str
+    going: Literal["sessions", "chosen", "all", "none"]
+    times: Sequence[str] = ()
+    read: Row | None = None
+    owner: str = "owner_key"
+
+
+_KINDS: Final[Mapping[StoreKind, _Kind]] = {
+    "records": _Kind("context_records", "all"),
+    "pieces": _Kind("context_pieces", "all"),
+    "facts": _Kind("facts", "chosen", read={"session_id": 1, "said_at": 1, "evidence": 1}),
+    "constraints": _Kind("constraints", "chosen"),
+    "states": _Kind("session_states", "sessions", ["updated_at"]),
+    "turns": _Kind("turns", "sessions", ["timestamp"]),
+    "details": _Kind("memory_details", "sessions", ["updated_at"]),
+    "overviews": _Kind("working_memory", "sessions", ["updated_at"]),
+    "compactions": _Kind("compactions", "sessions", ["created_at", "first_at"]),
+    "messages": _Kind("messages", "chosen", read=_ROW),
+    "profile": _Kind("identities", "none", owner="public_key"),
+}
+_OF_SESSIONS: Final = [kind for kind, each in _KINDS.items() if each.going == "sessions"]
+_Choose = Callable[[Sequence[Row], Erasure], Awaitable[list[Row]]]
+_Remove = Callable[[Sequence[Row], Erasure], Awaitable[int]]
+
+
 class MongoErasure(Operations):
     """`nexus.core.ports.ErasureStore` on a database; see `MongoMessages`."""
 
@@ -77,9 +77,14 @@ class MongoErasure(Operations):
         super().__init__(calls, indexed)
         self._database = database
         self._tombstones = database["tombstones"]
-        self._collections: Mapping[StoreKind, Any] = {kind: database[name] for kind, name in _COLLECTIONS.items()}
+        self._collections: Mapping[StoreKind, Any] = {kind: database[each.collection] for kind, each in _KINDS.items()}
         self._messages = self._collections["messages"]
-        self._index = _IndexErasure(database, calls, indexed)
+        self._index = IndexErasure(database, calls, indexed)
+        self._by_choice: Mapping[StoreKind, tuple[_Choose, _Remove]] = {
+            "messages": (self._messages_that_go, self._remove_messages),
+            "facts": (self._facts_that_go, self._remove_facts),
+            "constraints": (self._constraints_that_go, self._keep_the_rest),
+        }
 
     @insert_call
     async def put_tombstone(self, tombstone: Tombstone) -> None:
@@ -107,38 +112,23 @@ class MongoErasure(Operations):
     async def count(self, kind: StoreKind, erasure: Erasure, sessions: Sequence[str]) -> int | None:
         """How many of a kind would go."""
         try:
-            match kind:
-                case "index":
-                    return await self._index.count(erasure, _rows_that_go(erasure))
-                case "profile" if not erasure.is_whole:
-                    return 0
-                case _ if kind in _CHOSEN and not erasure.is_whole:
-                    return sum([len(page) async for page in self._chosen(kind, erasure)])
-                case _:
-                    return await _counted(self, self._collections[kind], _query(kind, erasure, sessions))
-        except _TooSlowError:
+            if kind == "index":
+                return await self._index.count(erasure, _rows_that_go(erasure))
+            query = _query(_KINDS[kind], erasure, sessions)
+            if query is not None:
+                return await counted(self, self._collections[kind], query)
+            return sum([len(page) async for page in self._chosen(kind, erasure)])
+        except TooSlowError:
             return None
 
-    async def remove(self, kind: StoreKind, erasure: Erasure, sessions: Sequence[str]) -> AsyncGenerator[int]:
+    def remove(self, kind: StoreKind, erasure: Erasure, sessions: Sequence[str]) -> AsyncGenerator[int]:
         """Remove all of a kind."""
         if kind == "index":
-            async with aclosing(self._index.remove(erasure)) as removing:
-                async for removed in removing:
-                    yield removed
-            return
-        if kind == "profile" and not erasure.is_whole:
-            return
-        collection, is_chosen = self._collections[kind], kind in _CHOSEN and not erasure.is_whole
-        chosen = self._chosen(kind, erasure)
-        pages = chosen if is_chosen else _pages(self, collection, _query(kind, erasure, sessions), _ID)
-        async with aclosing(pages) as found:
-            async for page in found:
-                if is_chosen and kind == "constraints":
-                    yield await self._replace(page)
-                elif is_chosen and kind == "messages":
-                    yield await self._remove_rows(erasure.owner_key, page)
-                else:
-                    yield await _delete(self, collection, [row["_id"] for row in page])
+            return self._index.remove(erasure)
+        query = _query(_KINDS[kind], erasure, sessions)
+        if query is not None:
+            return delete_all(self, self._collections[kind], query)
+        return self._remove_chosen(kind, erasure)
 
     async def find_text(self, forms: Sequence[bytes]) -> AsyncGenerator[tuple[str, int]]:
         """By collection, how many of a batch of documents hold one of these byte strings."""
@@ -146,8 +136,8 @@ class MongoErasure(Operations):
         for name in await self._names_of_collections():
             yield name, 0
             collection = self._database[name].with_options(codec_options=raw)
-            async with aclosing(_pages(self, collection, {}, None, _SEARCHED_AT_ONCE)) as pages:
-                async for page in pages:
+            async with aclosing(pages(self, collection, {}, None, _SEARCHED_AT_ONCE)) as documents:
+                async for page in documents:
                     yield name, sum(_holds(bytes(document.raw), forms) for document in page)
 
     @driver_call
@@ -157,7 +147,7 @@ class MongoErasure(Operations):
     async def _names(self, owner_key: str) -> set[str]:
         """The names of all of an owner's sessions."""
         names = {DEFAULT_SESSION}
-        for kind in ("messages", *_TIMES):
+        for kind in ("messages", *_OF_SESSIONS):
             last: str | None = ""
             while last is not None and (last := await self._next_name(self._collections[kind], owner_key, last)):
                 names.add(last)
@@ -177,31 +167,33 @@ class MongoErasure(Operations):
         async for row in self._messages.find({**session, **_NO_DATE}, _ROW):
             if _is_before(row.get("timestamp"), before):
                 return True
-        for kind, names in _TIMES.items():
-            times = [{name: {"$lt": before}} for name in names]
+        for kind in _OF_SESSIONS:
+            times = [{name: {"$lt": before}} for name in _KINDS[kind].times]
             if await read_one(self._collections[kind], {**session, "$or": times}, _ID):
                 return True
         return False
 
     async def _chosen(self, kind: StoreKind, erasure: Erasure) -> AsyncGenerator[list[Row]]:
         """The messages or statements that go, or documents of constraints as they are to become."""
-        owner = {"owner_key": {"$eq": erasure.owner_key}}
-        queries = _rows_that_go(erasure) if kind == "messages" else [owner]
+        choose, _ = self._by_choice[kind]
+        queries = _rows_that_go(erasure) if kind == "messages" else [{"owner_key": {"$eq": erasure.owner_key}}]
         for query in queries:
-            projection = {"messages": _ROW, "facts": {"session_id": 1, "said_at": 1, "evidence": 1}}.get(kind)
-            async with aclosing(_pages(self, self._collections[kind], query, projection)) as pages:
-                async for page in pages:
-                    if kind == "messages":
-                        going = [row for row in page if _goes(row, "timestamp", erasure)]
-                    elif kind == "facts":
-                        going = await self._facts_that_go(page, erasure)
-                    else:
-                        going = await self._constraints_that_go(page, erasure)
-                    if going:
+            async with aclosing(pages(self, self._collections[kind], query, _KINDS[kind].read)) as found:
+                async for page in found:
+                    if going := await choose(page, erasure):
                         yield going
 
+    async def _remove_chosen(self, kind: StoreKind, erasure: Erasure) -> AsyncGenerator[int]:
+        _, remove = self._by_choice[kind]
+        async with aclosing(self._chosen(kind, erasure)) as chosen:
+            async for page in chosen:
+                yield await remove(page, erasure)
+
+    async def _messages_that_go(self, page: Sequence[Row], erasure: Erasure) -> list[Row]:
+        return [row for row in page if _goes(row, "timestamp", erasure)]
+
     async def _facts_that_go(self, page: Sequence[Row], erasure: Erasure) -> list[Row]:
-        gone = await self._messages_that_go([each for row in page for each in _list(row.get("evidence"))], erasure)
+        gone = await self._ids_that_go([each for row in page for each in _list(row.get("evidence"))], erasure)
         return [
             row
             for row in page
@@ -211,7 +203,7 @@ class MongoErasure(Operations):
     async def _constraints_that_go(self, page: Sequence[Row], erasure: Erasure) -> list[Row]:
         """The documents that change, with what is left of them."""
         entries = [each for row in page for each in _entries(row, "constraints")]
-        gone = await self._messages_that_go([each.get("source_message_id") for each in entries], erasure)
+        gone = await self._ids_that_go([each.get("source_message_id") for each in entries], erasure)
         changed = []
         for row in page:
             known = {name: _entries(row, name) for name in ("constraints", "retired")}
@@ -236,27 +228,30 @@ class MongoErasure(Operations):
                 changed.append({**row, "document": left})
         return changed
 
-    async def _messages_that_go(self, ids: Sequence[Any], erasure: Erasure) -> set[str]:
+    async def _ids_that_go(self, ids: Sequence[Any], erasure: Erasure) -> set[str]:
         """Those of these `id`s of which the owner has a message that goes."""
         texts = [*{each for each in ids if _is_text(each) and each}]
         found = set[str]()
-        for first in range(0, len(texts), _AT_ONCE):
-            query = {"owner_key": {"$eq": erasure.owner_key}, "id": {"$in": texts[first : first + _AT_ONCE]}}
-            async with aclosing(_pages(self, self._messages, query, _ROW)) as pages:
-                async for page in pages:
+        for first in range(0, len(texts), AT_ONCE):
+            query = {"owner_key": {"$eq": erasure.owner_key}, "id": {"$in": texts[first : first + AT_ONCE]}}
+            async with aclosing(pages(self, self._messages, query, _ROW)) as rows:
+                async for page in rows:
                     found |= {row["id"] for row in page if _goes(row, "timestamp", erasure)}
         return found
 
-    async def _remove_rows(self, owner_key: str, page: Sequence[Row]) -> int:
-        await self._index.release(owner_key, page)
-        placed = [row["_id"] for row in page if _place_of(row) is not None]
-        others = [row["_id"] for row in page if _place_of(row) is None]
+    async def _remove_facts(self, page: Sequence[Row], _erasure: Erasure) -> int:
+        return await delete(self, self._collections["facts"], [row["_id"] for row in page])
+
+    async def _remove_messages(self, page: Sequence[Row], erasure: Erasure) -> int:
+        await self._index.release(erasure.owner_key, page)
+        placed = [row["_id"] for row in page if place_of(row) is not None]
+        others = [row["_id"] for row in page if place_of(row) is None]
         # A row that has got a place since it was read stays, and is found again: its place is not noted yet.
-        removed = await _delete(self, self._messages, placed)
-        return removed + await _delete(self, self._messages, others, {"recall.place": None})
+        removed = await delete(self, self._messages, placed)
+        return removed + await delete(self, self._messages, others, {"recall.place": None})
 
     @driver_call
-    async def _replace(self, page: Sequence[Row]) -> int:
+    async def _keep_the_rest(self, page: Sequence[Row], _erasure: Erasure) -> int:
         """Keep what is left of documents of constraints, where nobody has changed them since."""
         changed = 0
         collection = self._collections["constraints"]
@@ -271,171 +266,14 @@ class MongoErasure(Operations):
         return changed
 
 
-class _IndexErasure(Operations):
-    """The part of it that is about the index of long-term memory; see `MongoRecall`."""
-
-    def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(calls, indexed)
-        plain = CodecOptions[dict[str, Any]]()
-        self._messages = database["messages"]
-        self._postings = database["recall_postings"].with_options(codec_options=plain)
-        self._owners = database["recall_owners"].with_options(codec_options=plain)
-        self._sessions = database["recall_sessions"].with_options(codec_options=plain)
-
-    async def count(self, erasure: Erasure, rows: Sequence[Row]) -> int:
-        """How many messages that go are indexed; of all of an owner how many documents there are."""
-        if not erasure.is_whole:
-            return sum([await _counted(self, self._messages, {**query, **IS_PLACED}) for query in rows])
-        owner = escaped(erasure.owner_key)
-        counts = [await _counted(self, each, _behind(owner)) for each in (self._postings, self._sessions)]
-        named = [await _counted(self, each, {"_id": owner}) for each in (self._owners, self._sessions)]
-        return sum([*counts, *named])
-
-    async def remove(self, erasure: Erasure) -> AsyncGenerator[int]:
-        """Remove what is noted as released, or all of an owner."""
-        owner = escaped(erasure.owner_key)
-        if erasure.is_whole:
-            ranges = [(each, _behind(owner)) for each in (self._postings, self._sessions)]
-            named = [(each, {"_id": owner}) for each in (self._owners, self._sessions)]
-            for collection, query in [*ranges, *named]:
-                async with aclosing(_pages(self, collection, query, _ID)) as pages:
-                    async for page in pages:
-                        yield await _delete(self, collection, [row["_id"] for row in page])
-            return
-        if erasure.before is None:
-            await self._release_session(owner, f"{owner}|{erasure.session_id}")
-        released = await self._released(owner)
-        if not released:
-            return
-        places = {int(episode): bits & _ALL_PLACES for episode, bits in released.items()}
-        blocks = {str(episode // BLOCK) for episode in places}
-        found = 0
-        async with aclosing(_pages(self, self._postings, _behind(owner), _ID, 10 * _AT_ONCE)) as pages:
-            async for page in pages:
-                names = [row["_id"] for row in page if row["_id"].rpartition("|")[2] in blocks]
-                for first in range(0, len(names), _POSTINGS_AT_ONCE):
-                    removed = await self._clear(names[first : first + _POSTINGS_AT_ONCE], places)
-                    found += removed
-                    yield removed
-        if not found:
-            await self._forget_released(owner, released)
-
-    @driver_call
-    async def release(self, owner_key: str, rows: Sequence[Row]) -> None:
-        """Note the places of rows that are about to go."""
-        bits: defaultdict[int, int] = defaultdict(int)
-        for row in rows:
-            place = _place_of(row)
-            if place is not None:
-                bits[place // EPISODE] |= 1 << place % EPISODE
-        await self._note(escaped(owner_key), bits)
-
-    @driver_call
-    async def _release_session(self, owner: str, name: str) -> None:
-        """Note all places of a session, whose rows are gone, and forget that it had them."""
-        known = await read_one(self._sessions, {"_id": name})
-        if known:
-            await self._note(owner, dict.fromkeys(known["episodes"], _ALL_PLACES))
-            await self._sessions.delete_one({"_id": name, "messages": known["messages"]})
-
-    async def _note(self, owner: str, bits: Mapping[int, int]) -> None:
-        if bits:
-            noted = {f"released.{episode}": {"or": Int64(mask)} for episode, mask in bits.items()}
-            await self._owners.update_one({"_id": owner}, {"$bit": noted})
-
-    @driver_call
-    async def _released(self, owner: str) -> Mapping[str, int]:
-        known = await read_one(self._owners, {"_id": owner}, {"released": 1})
-        released: Mapping[str, int] = known.get("released", {}) if known else {}
-        return released
-
-    @driver_call
-    async def _forget_released(self, owner: str, released: Mapping[str, int]) -> None:
-        await self._owners.update_one({"_id": owner, "released": {"$eq": released}}, {"$unset": {"released": ""}})
-
-    @driver_call
-    async def _clear(self, names: Sequence[str], places: Mapping[int, int]) -> int:
-        """Take these places, as bits by episode, out of postings. Returns how many had any."""
-        found: list[Row] = await self._postings.find({"_id": {"$in": [*names]}}).to_list(None)
-        changes = [change for document in found if (change := _without(document, places))]
-        operations = [operation for change in changes for operation in change]
-        if operations:
-            # All updates before all removals: the server is asked anew wherever one kind follows the other.
-            await self._postings.bulk_write(sorted(operations, key=lambda each: isinstance(each, DeleteOne)))
-        return len(changes)
-
-
-def _without(document: Row, places: Mapping[int, int]) -> list[UpdateOne | DeleteOne]:
-    """What takes these places out of a posting; `[]` where none of them is in it, and something else is."""
-    name = {"_id": document["_id"]}
-    if document["_id"].rpartition("|")[0].rpartition("|")[2] == FLAGS:
-        masks = {
-            f"b.{flag}.{episode}": {"and": Int64(~places[int(episode)])}
-            for flag, by_episode in document.get("b", {}).items()
-            for episode, bits in by_episode.items()
-            if bits & places.get(int(episode), 0)
-        }
-        return [UpdateOne(name, {"$bit": masks})] if masks else []
-    gone, left = dict[str, str](), dict[str, Row]()
-    for episode, by_place in document.get("p", {}).items():
-        bits = places.get(int(episode), 0)
-        left[episode] = {at: value for at, value in by_place.items() if not bits >> int(at) & 1}
-        gone |= {f"p.{episode}.{at}": "" for at in by_place.keys() - left[episode].keys()}
-    change: list[UpdateOne | DeleteOne] = [UpdateOne(name, {"$unset": gone})] if gone else []
-    # Where an indexer has added something meanwhile, it is another.
-    return change if any(left.values()) else [*change, DeleteOne({**name, "p": {"$eq": left}})]
-
-
-class _TooSlowError(Exception):
-    """Counting took longer than an operation may."""
-
-
-async def _counted(operations: Operations, collection: Any, query: Row) -> int:
-    async def count() -> int | None:
-        try:
-            return int(await collection.count_documents(query))
-        except (ExecutionTimeout, NetworkTimeout):
-            return None
-
-    found = await operations.calls.run(count)
-    if found is None:
-        raise _TooSlowError
-    return found
-
-
-async def _delete(operations: Operations, collection: Any, ids: Sequence[Any], where: Row | None = None) -> int:
-    async def delete() -> int:
-        return int((await collection.delete_many({"_id": {"$in": [*ids]}, **(where or {})})).deleted_count)
-
-    return await operations.calls.run(delete) if ids else 0
-
-
-async def _pages(
-    operations: Operations, collection: Any, query: Row, projection: Row | None, at_once: int = _AT_ONCE
-) -> AsyncGenerator[list[Any]]:
-    """The documents, some at a time; each page is a call of its own."""
-    cursor = collection.find(query, projection, batch_size=at_once)
-
-    async def read() -> list[Any]:
-        page: list[Any] = await cursor.to_list(at_once)
-        return page
-
-    try:
-        while page := await operations.calls.run(read):
-            yield page
-    finally:
-        with anyio.move_on_after(_CLOSING_S, shield=True):
-            await cursor.close()
-
-
-def _query(kind: StoreKind, erasure: Erasure, sessions: Sequence[str]) -> Row:
-    """The documents of a kind that go, of a kind whose documents go or stay as a whole."""
-    owner: Row = {"owner_key": {"$eq": erasure.owner_key}}
-    if kind == "profile":
-        return {"public_key": {"$eq": erasure.owner_key}}
-    if erasure.is_whole or kind in {"records", "pieces"}:
+def _query(kind: _Kind, erasure: Erasure, sessions: Sequence[str]) -> Row | None:
+    """The documents of a kind that go; None where each has to be looked at."""
+    owner: Row = {kind.owner: {"$eq": erasure.owner_key}}
+    if erasure.is_whole or kind.going == "all":
         return owner
-    return {**owner, "session_id": {"$in": [*sessions]}}
+    if kind.going == "none":
+        sessions = []
+    return None if kind.going == "chosen" else {**owner, "session_id": {"$in": [*sessions]}}
 
 
 def _rows_that_go(erasure: Erasure) -> list[Row]:
@@ -463,12 +301,6 @@ def _is_before(value: Any, before: datetime) -> bool:
     return moment is None or moment < before
 
 
-def _place_of(row: Row) -> int | None:
-    recall = row.get("recall")
-    place = recall.get("place") if isinstance(recall, Mapping) else None
-    return place if isinstance(place, int) and place >= 0 else None
-
-
 def _entries(row: Row, name: str) -> list[Row]:
     """The entries of a document of constraints that can be read; the others go with the next change."""
     document = row.get("document")
@@ -482,11 +314,6 @@ def _list(value: Any) -> list[Any]:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
-
-
-def _behind(owner: str) -> Row:
-    """Names that begin with the owner and `|`, behind which `}` is the next character."""
-    return {"_id": {"$gte": f"{owner}|", "$lt": f"{owner}" + chr(ord("|") + 1)}}
 
 
 def _holds(raw: bytes, forms: Sequence[bytes]) -> bool:

@@ -6,17 +6,17 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
 
 from nexus.adapters.in_memory import MemoryBus, MemoryDeadLetters, MemoryLedger
-from nexus.core.erasure import BusKind, Erasure, hashed
+from nexus.core.erasure import BUS_KINDS, STORE_KINDS, BusKind, Erasure, hashed
 from nexus.core.errors import ErasedError, StoreUnavailableError
 from nexus.core.models import utc_now
 from nexus.core.ports import DeadLetter, OutboxRow
-from nexus.services.erasure import Eraser
+from nexus.services.erasure import KINDS, STAYS, Eraser
 from nexus.services.history.tombstones import Made, Tombstones
 from nexus.services.persistence import write_outbox_row
 from tests.nexus.support.fakes import FakeStore
@@ -29,6 +29,12 @@ CUT = datetime(2026, 2, 1, tzinfo=UTC)
 def eraser(store: FakeStore, **parts: Any) -> Eraser:
     """One that does not wait."""
     return Eraser(store.erasure, settle_s=0, **parts)
+
+
+def test_every_kind_has_its_words() -> None:
+    """What is removed is shown, and what stays, too."""
+    assert {*KINDS} == {*STORE_KINDS, *BUS_KINDS, "outbox", "letters"}
+    assert {*STAYS} == {*get_args(BusKind)} - {*BUS_KINDS}
 
 
 class Coming:
