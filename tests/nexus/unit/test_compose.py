@@ -58,6 +58,9 @@ async def test_nexus_can_use_what_it_is_given(driver: Any) -> None:
     """Settings, both addresses with their passwords, and the user that MongoDB makes."""
     given = {name: filled(value) for name, value in SERVICES["nexus"]["environment"].items() if value is not None}
     settings = load_settings(None, given)
+    passed_on = [name for name, value in SERVICES["nexus"]["environment"].items() if value is None]
+    assert "NEXUS_CONSOLE__TOKEN" in passed_on
+    load_settings(None, dict.fromkeys(passed_on, "https://x"))
     assert parse_redis_url(settings.bus.url.get_secret_value()).login == {"password": "secret-REDIS_PASSWORD"}
     user = SERVICES["mongo"]["environment"]["MONGO_INITDB_ROOT_USERNAME"]
     uri = settings.database.uri.get_secret_value()
