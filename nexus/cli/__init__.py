@@ -21,6 +21,7 @@ from nexus.core.errors import NexusError
 _COMMANDS: Final = (
     "serve",
     "request",
+    "mcp",
     "demo",
     "doctor",
     "dead-letters",

@@ -8,10 +8,19 @@ import anyio
 import typer
 from rich.console import Console
 
-from nexus.cli.terminal import Config, Form, Input, Layout, bus_advice, command_settings, run_with, show_context
+from nexus.cli.terminal import (
+    Config,
+    Form,
+    Input,
+    Layout,
+    bus_advice,
+    command_settings,
+    run_with,
+    service_client,
+    show_context,
+)
 from nexus.client import AnswerError
-from nexus.config import Settings, signing_of
-from nexus.connections import open_client
+from nexus.config import Settings
 from nexus.core.errors import BusUnavailableError, NexusError
 from nexus.core.models import Run
 from nexus.core.signing import parsed
@@ -40,8 +49,6 @@ def command(  # noqa: PLR0917  # typer makes options of them
     The input is recorded like any other: the next context of this owner shows it.
     """
     settings = command_settings(config)
-    if settings.bus.mode == "memory":
-        raise NexusError("bus.mode is memory: there is no other process to ask")
     given = {"session_id": session, "layout": layout, "format": form}
     metadata = _json_object("--metadata", more) | {name: value for name, value in given.items() if value}
     run = run_with(owner, text, metadata)
@@ -63,14 +70,7 @@ def command(  # noqa: PLR0917  # typer makes options of them
 
 
 async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109  # passed on
-    bus = settings.bus
-    async with open_client(
-        bus.url.get_secret_value(),
-        mode="streams" if bus.mode == "streams" else "pubsub",
-        channel_prefix=bus.channel_prefix,
-        signing=signing_of(bus.signing),
-        connect_s=timeout,
-    ) as client:
+    async with service_client(settings.bus, timeout) as client:
         return await client.build(run, timeout=timeout)
 
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
@@ -28,7 +28,7 @@ from rich.text import Text
 from nexus.client import AnswerError, ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings, signing_of
 from nexus.config.loading import load_settings
-from nexus.connections import counts_subscribers, open_store
+from nexus.connections import counts_subscribers, open_client, open_store
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import (
     BusRefusedError,
@@ -312,6 +312,20 @@ def run_on_store(settings: DatabaseSettings, work: Callable[[TransferableStore],
             return anyio.run(on_store)
     except (StoreUnavailableError, StoreRejectedError) as error:
         raise NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}") from error
+
+
+def service_client(settings: BusSettings, connect_s: float) -> AbstractAsyncContextManager[ContextClient]:
+    """A client of the service on this bus; a NexusError where that is one process alone."""
+    if settings.mode == "memory":
+        raise NexusError("bus.mode is memory: there is no other process to ask")
+    return open_client(
+        settings.url.get_secret_value(),
+        mode=settings.mode,
+        channel_prefix=settings.channel_prefix,
+        signing=signing_of(settings.signing),
+        connect_s=connect_s,
+        max_payload_bytes=settings.max_payload_bytes,
+    )
 
 
 def run_on_bus(key: str, work: Callable[[], Awaitable[_Result]]) -> _Result:

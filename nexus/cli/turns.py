@@ -31,11 +31,11 @@ from nexus.cli.terminal import (
     timestamp,
 )
 from nexus.core.errors import NexusError, TurnNotFoundError
-from nexus.core.ports import Row, Store
+from nexus.core.ports import Store
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.ports.store import LARGEST
 from nexus.core.turns import LEVELS, Level, ToolOutcome, Turn
-from nexus.services.transfer.folder import json_of_model
+from nexus.services.transfer.folder import read_turn
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Look at what is remembered of a session's runs.")
 _COLUMNS: Final[Columns] = {
@@ -123,7 +123,7 @@ async def _latest(store: Store, key: tuple[str, str], search: str, limit: int) -
     turns, unreadable = list[Turn](), list[int]()
     for document in documents[:limit]:
         try:
-            turns.append(_read(document))
+            turns.append(read_turn(document))
         except ValueError:
             unreadable.append(document["turn_number"])
     total = await store.turns.count_turns(*key)
@@ -136,14 +136,9 @@ async def _find(store: Store, key: tuple[str, str], number: int) -> Turn:
         await require_session(store, *key)
         raise TurnNotFoundError(number)
     try:
-        return _read(document)
+        return read_turn(document)
     except ValueError as error:
         raise NexusError(f"turn {number} cannot be read: {error}") from None
-
-
-def _read(document: Row) -> Turn:
-    """A turn as an export has it: all of it is JSON."""
-    return Turn.model_validate(json_of_model(Turn, document))
 
 
 def _list_summary(found: _Listed, where: str, search: str) -> str:

@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from nexus.core.models import Identifier
 from nexus.core.recall import Language
 from nexus.core.records import RecordMode
 from nexus.core.signing import Signing
@@ -176,6 +177,40 @@ class ConsoleSettings(_Section):
     enabled: bool = True
     token: SecretStr = SecretStr("")
     write: bool = False
+
+
+# Among the owners of a token of `mcp.tokens`, all of them.
+ANY_OWNER: Final = "*"
+
+
+class McpToken(_Section):
+    """A token of `nexus mcp --http`, and whose memory it opens."""
+
+    token: SecretStr = Field(min_length=_MIN_SECRET)
+    owners: tuple[Identifier, ...] = Field(min_length=1)
+
+
+_TOKENS: Final = TypeAdapter(tuple[McpToken, ...])
+_NO_TOKENS: Final = (
+    "A list is needed, as [{token: a text of 16 characters or more, owners: [ada]}]; owners ['*'] stands for all"
+)
+
+
+def _checked_tokens(given: Any) -> tuple[McpToken, ...]:
+    # As a whole: what stands where no key belongs may be a token.
+    try:
+        tokens = _TOKENS.validate_python(() if given is None else given)
+    except ValidationError:
+        raise PydanticCustomError(RULE, _NO_TOKENS) from None
+    if len({each.token.get_secret_value() for each in tokens}) < len(tokens):
+        raise PydanticCustomError(RULE, "A token stands there twice; give it all its owners")
+    return tokens
+
+
+class McpSettings(_Section):
+    """Who may ask `nexus mcp --http` (contract §16)."""
+
+    tokens: Annotated[tuple[McpToken, ...], BeforeValidator(_checked_tokens)] = ()
 
 
 # A smaller window would not hold the instructions of a layout alone.
@@ -444,6 +479,7 @@ class Sections(_Section):
     database: DatabaseSettings = DatabaseSettings()
     context: ContextSettings = ContextSettings()
     console: ConsoleSettings = ConsoleSettings()
+    mcp: McpSettings = McpSettings()
     layouts: LayoutSettings = LayoutSettings()
     memory: MemorySettings = MemorySettings()
     retention: RetentionDays = RetentionDays()

@@ -21,7 +21,7 @@ from nexus.core.errors import ConfigError
 
 _PREFIX: Final = "NEXUS_"
 _KEYS: Final = "bus.signing.keys"
-_SECRET: Final = re.compile(r"(llm|recall)\.api_key|bus\.signing\.keys\..+")
+_SECRET: Final = re.compile(r"(llm|recall)\.api_key|bus\.signing\.keys\..+|(console|mcp\.tokens)\.token")
 # In an address: behind its user, or as an option of a driver.
 _PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]+@|password=[^&]", re.IGNORECASE)
 # A value that only looks like a date is a ValueError, one nested too deep a RecursionError.
@@ -71,6 +71,9 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _texts(item, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, key)
     elif value is not None:
         yield key, str(value)
 

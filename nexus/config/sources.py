@@ -102,6 +102,10 @@ def text_of(value: Any) -> str:
 def _masked(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _masked(f"{key}.{name}", item) for name, item in value.items()}
+    if isinstance(value, BaseModel):
+        return _masked(key, dict(value))
+    if isinstance(value, tuple):
+        return [_masked(key, item) for item in value]
     if not isinstance(value, SecretStr):
         return value
     text = value.get_secret_value()

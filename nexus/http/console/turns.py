@@ -7,12 +7,11 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from nexus.core.errors import TurnNotFoundError
-from nexus.core.ports import Row
 from nexus.core.ports.store import LARGEST
 from nexus.core.turns import Turn
 from nexus.http.console.asked import number
 from nexus.http.console.shell import Page, Visit
-from nexus.services.transfer.folder import json_of_model
+from nexus.services.transfer.folder import read_turn
 
 _AT_ONCE: Final = 20
 
@@ -25,7 +24,7 @@ async def turns(visit: Visit) -> Response:
     unreadable: list[str] = []
     for document in found[:_AT_ONCE]:
         try:
-            read.append(_read(document))
+            read.append(read_turn(document))
         except ValueError as error:
             unreadable.append(f"turn {document['turn_number']} cannot be read: {error}")
     return visit.page(
@@ -47,14 +46,9 @@ async def turn(visit: Visit) -> Response:
         document = await visit.services.store.turns.find_turn(visit.owner, visit.session, wanted)
     if document is None:
         raise TurnNotFoundError(wanted)
-    found = _read(document)
+    found = read_turn(document)
     outcomes = [(each, _shown(each.arguments), _shown(each.result)) for each in found.tool_calls]
     return visit.page("turn.html", owner=visit.owner, session=visit.session, turn=found, outcomes=outcomes)
-
-
-def _read(document: Row) -> Turn:
-    """A turn as an export has it: all of it is JSON."""
-    return Turn.model_validate(json_of_model(Turn, document))
 
 
 def _shown(value: Any) -> str:

@@ -141,6 +141,11 @@ def json_of_model(model: type[BaseModel], document: Any) -> dict[str, Any]:
     return value
 
 
+def read_turn(document: Any) -> Turn:
+    """The turn in a stored document, as an export has it; a ValueError says what is malformed."""
+    return Turn.model_validate(json_of_model(Turn, document))
+
+
 def read_header(folder: Folder) -> Header:
     """The header of an export."""
     content = folder.content(HEADER)

@@ -89,9 +89,9 @@ async def serving(environment: Mapping[str, str]) -> AsyncIterator[Service]:
 
 
 @asynccontextmanager
-async def starting(environment: Mapping[str, str]) -> AsyncIterator[Service]:
-    """A service that may not be ready yet; killed at the end when it still runs."""
-    command = [sys.executable, "-m", "nexus", "serve"]
+async def starting(environment: Mapping[str, str], *words: str) -> AsyncIterator[Service]:
+    """A service that may not be ready yet, or another command; killed at the end when it still runs."""
+    command = [sys.executable, "-m", "nexus", *(words or ["serve"])]
     async with await anyio.open_process(command, env={**os.environ, **environment}, stdout=None) as process:
         service = Service(process)
         async with anyio.create_task_group() as tasks:

@@ -84,6 +84,7 @@ async def test_secrets_are_masked(desk: Desk) -> None:
     secret = {
         "NEXUS_BUS__URL": f"redis://ada:{SECRET}@127.0.0.1:6379/0?password={SECRET}",
         "NEXUS_BUS__SIGNING__KEYS": f"{{k1: {SECRET}}}",
+        "NEXUS_MCP__TOKENS": f"[{{token: {SECRET}-long-enough, owners: [ada of mcp]}}]",
         "NEXUS_LLM__API_KEY": SECRET,
         "NEXUS_LLM__BASE_URL": f"http://u:{SECRET}@llm:1/v1",
         "NEXUS_LLM__MODEL": "m",
@@ -99,6 +100,7 @@ async def test_secrets_are_masked(desk: Desk) -> None:
         for part in (
             "redis://***@127.0.0.1:6379/0?password=***",
             "k1",
+            "ada of mcp",
             "http://***@llm:1/v1",
             "http://***@embedder:1/v1",
         ):

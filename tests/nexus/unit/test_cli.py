@@ -27,6 +27,7 @@ COMMANDS = {
     "version",
     "serve",
     "request",
+    "mcp",
     "demo",
     "doctor",
     "dead-letters",
@@ -88,6 +89,11 @@ def test_only_what_is_called_is_imported() -> None:
         (("state", "show", *ADA, "--session", "s\ufffd"), "--session: NUL, U+FFFD and half a surrogate pair are not"),
         (("session", "import", ".", "--owner", "ada\ufffd"), "--owner: NUL, U+FFFD and half a surrogate pair are not"),
         (("request", "--owner", "ada\ufffd", "--input", "x"), "--owner: NUL, U+FFFD and half a surrogate pair are not"),
+        (("mcp",), "--owner is needed, or --http, where the token says whose memory it is; not both"),
+        (("mcp", *ADA, "--http"), "--owner is needed, or --http, where the token says whose memory it is; not both"),
+        (("mcp", "--http"), "mcp.tokens: is empty, and --http needs a token for each request; for instance NEXUS_MCP"),
+        (("mcp", "--owner", ""), "--owner: String should have at least 1 character"),
+        (("mcp", *ADA, "--session", ""), "--session: a text of 1 to 256 characters is needed"),
         (("turns", "list", "--owner", ""), "--owner: String should have at least 1 character"),
         (("turns", "list", *ADA, "--search", "x" * 251), "--search: more than 250 characters"),
         (("turns", "list", *ADA, "--search", "\udcff"), "--search: UTF-8 text is needed"),
@@ -154,6 +160,7 @@ async def test_words_that_are_wrong(words: Sequence[str], fault: str) -> None:
         ),
         (("config", "reload"), ONE_PROCESS, "bus.mode is memory: there is no other process to tell"),
         (("config", "reload"), NO_REDIS, f"Redis does not do what was asked (ConnectionError): {SEE_REDIS}"),
+        (("mcp", *ADA), ONE_PROCESS, "bus.mode is memory: there is no other process to ask"),
         (("state", "clear", *ADA), ONE_PROCESS, "bus.mode is memory: there is no other process to tell"),
         (("dead-letters", "replay", "1-1"), ONE_PROCESS, "bus.mode is memory: its dead letters are inside the proce"),
     ],
@@ -162,6 +169,13 @@ async def test_words_that_are_wrong(words: Sequence[str], fault: str) -> None:
 async def test_servers_that_are_away(words: Sequence[str], environment: Mapping[str, str], fault: str) -> None:
     """The server and what to do about it are named in one line; exit code 1."""
     assert (await Desk(words[0], environment).refused(*words[1:], stdin=b"{}")).startswith(fault)
+
+
+async def test_mcp_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to install."""
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    done = await Desk("mcp", {}).run(*ADA)
+    assert done.fault == "nexus mcp: the MCP SDK is not installed: pip install 'nexus-context[mcp]'"
 
 
 async def test_a_settings_file_that_others_may_read(tmp_path: Path) -> None:

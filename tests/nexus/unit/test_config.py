@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from nexus.config import STORED_SECTIONS, Settings, signing_of
+from nexus.config import ANY_OWNER, STORED_SECTIONS, Settings, signing_of
 from nexus.config.loading import exposed_secrets, load_settings, with_stored
 from nexus.core.errors import ConfigError
 
@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[3] / "config.example.yml"
 SECRET = "hunter2-canary"
 MS = "a whole number of milliseconds from 200 to 60000 is needed"
 SECTIONS = (
-    "bus, console, context, database, facts, layouts, llm, memory, recall, retention, system, tools, user_defaults"
+    "bus, console, context, database, facts, layouts, llm, mcp, memory, recall, retention, system, tools, user_defaults"
 )
 
 
@@ -67,6 +67,9 @@ def keys_in(values: dict[str, Any], before: str = "") -> set[str]:
         ("database: {uri: 'mongodb://ada:hunter2@h/'}", True),
         ("database: {uri: 'mongodb://h/?tlsCertificateKeyFilePassword=x'}", True),
         ("bus: {signing: {keys: {k1: a secret of sixteen, k2: '${KEY}'}}}", True),
+        ("console: {token: '${TOKEN}'}\nmcp: {tokens: [{token: '${TOKEN}', owners: [ada]}]}", False),
+        ("console: {token: opens all}", True),
+        ("mcp: {tokens: [{token: opens what is of ada, owners: [ada]}]}", True),
         ("llm: {api_key: sk-1, base_url: 'http://h/v1', model: m}", True),
         ("llm: {base_url: 'http://ada:hunter2@h/v1', model: m}", True),
     ],
@@ -566,12 +569,13 @@ class TestSecrets:
             "NEXUS_DATABASE__URI": f"mongodb://u:{SECRET}@h",
             "NEXUS_BUS__SIGNING__KEYS": key,
         }
+        named |= {"NEXUS_MCP__TOKENS": f"[{{token: {SECRET}-long-enough, owners: [ada]}}]"}
         named |= {"NEXUS_LLM__BASE_URL": f"http://u:{SECRET}@h", "NEXUS_LLM__API_KEY": SECRET, "NEXUS_LLM__MODEL": "m"}
         named |= {"NEXUS_RECALL__BASE_URL": f"http://u:{SECRET}@h", "NEXUS_RECALL__API_KEY": SECRET}
         named |= {"NEXUS_RECALL__MODEL": "m", "NEXUS_RECALL__EMBEDDER": "endpoint"}
         settings = load_settings(None, named)
         stored = with_stored(settings, {"memory": {"truncate_chars": 50}}, {})
-        assert stored.bus == settings.bus
+        assert (stored.bus, stored.mcp) == (settings.bus, settings.mcp)
         for shown in (settings, stored):
             assert SECRET not in repr(shown) + str(shown) + shown.model_dump_json() + repr(shown.model_dump())
         assert SECRET not in repr(signing_of(stored.bus.signing))
@@ -599,6 +603,47 @@ class TestSecrets:
     def test_not_in_an_error_of_the_environment(self, name: str) -> None:
         """However wrong the variable is."""
         assert SECRET not in fault(None, "", **{name: SECRET})
+
+
+class TestTokens:
+    """`mcp.tokens`, which say whose memory they open."""
+
+    def test_who_they_are_for(self) -> None:
+        """Of one owner, of several, or of all."""
+        given = "[{token: ${A}, owners: [ada]}, {token: sixteen characters, owners: [ada, '*']}]"
+        tokens = load_settings(None, {"NEXUS_MCP__TOKENS": given.replace("${A}", "a" * 16)}).mcp.tokens
+        assert [each.owners for each in tokens] == [("ada",), ("ada", ANY_OWNER)]
+        assert load_settings(None, {}).mcp.tokens == ()
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            "ada",
+            "[ada]",
+            "{ada: hunter2-canary-long}",
+            "[{token: hunter2-canary-long}]",
+            "[{token: hunter2-canary-long, owners: []}]",
+            "[{token: hunter2-canary-long, owners: ['']}]",
+            "[{token: hunter2-canary-long, owners: ada}]",
+            "[{token: hunter2-canary, owners: [ada]}]",
+            "[{hunter2-canary-long: token, owners: [ada]}]",
+        ],
+    )
+    def test_what_is_none(self, given: str) -> None:
+        """It says what is needed, and repeats no token."""
+        said = fault(None, "", NEXUS_MCP__TOKENS=given)
+        rule = "mcp.tokens: A list is needed, as [{token: a text of 16 characters or more, owners: [ada]}]; owners"
+        assert said.startswith(f"environment variable NEXUS_MCP__TOKENS: {rule}")
+        assert SECRET not in said
+
+    def test_one_that_stands_twice(self) -> None:
+        """It could not be told whose it is."""
+        given = "[{token: hunter2-canary-long, owners: [ada]}, {token: hunter2-canary-long, owners: [bob]}]"
+        said = fault(None, "", NEXUS_MCP__TOKENS=given)
+        assert (
+            said
+            == "environment variable NEXUS_MCP__TOKENS: mcp.tokens: A token stands there twice; give it all its owners"
+        )
 
 
 class TestStored:

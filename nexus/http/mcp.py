@@ -1,0 +1,103 @@
+"""MCP over streamable HTTP: whose memory a request is about, and the application that answers it (contract §16).
+
+- Each request has a token of `mcp.tokens` as its bearer token; one for several owners also the header `Nexus-Owner`.
+- A session of the transport is answered only under the token and for the owner that began it, as the SDK compares them.
+- On loopback only requests to a name of this machine are answered, and from pages of no other (DNS rebinding).
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import unquote
+
+import structlog
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nexus.config import ANY_OWNER, McpToken
+from nexus.services.history.rows import read_owner_key
+
+_log = structlog.get_logger(__name__)
+
+OWNER_HEADER: Final = "Nexus-Owner"
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="Nexus MCP"'}
+
+
+def create_mcp_app(server: Server[Any], tokens: Iterable[McpToken], host: str, max_body_bytes: int) -> Starlette:
+    """The application, at `/mcp`, for a server that listens on `host`. `server.session_manager` has to run meanwhile.
+
+    A body of more than `max_body_bytes` is refused with 413, and without a token none is read.
+    """
+    app = server.streamable_http_app(host=host, max_request_body_size=max_body_bytes)
+    app.add_middleware(_Gate, tokens=tokens)
+    app.add_exception_handler(Exception, _failed)
+    return app
+
+
+def owner_of(request: ServerRequestContext[Any, Request]) -> str:
+    """Whose memory a request is about that has passed."""
+    assert request.request is not None  # noqa: S101  # all that comes over HTTP has one
+    owner = request.request.scope["user"].access_token.subject
+    assert isinstance(owner, str)  # noqa: S101  # as `_Gate` gives it
+    return owner
+
+
+class _Gate:
+    """Lets requests with a token pass, each with its owner as the user that the SDK binds sessions to."""
+
+    def __init__(self, app: ASGIApp, tokens: Iterable[McpToken]) -> None:
+        self._app = app
+        self._owners = {_digest(each.token.get_secret_value().encode()): each.owners for each in tokens}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            scope["user"] = self._user(HTTPConnection(scope))
+        except HTTPException as error:
+            response = JSONResponse({"error": error.detail}, error.status_code, error.headers)
+            await response(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _user(self, request: HTTPConnection) -> AuthenticatedUser:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        # Headers are bytes, which starlette decodes as Latin-1.
+        given = _digest(token.strip().encode("latin-1")) if scheme.lower() == "bearer" else b""
+        # Of one length, and all of them, so that the time tells nothing of a token.
+        digest = b"".join(known for known in self._owners if hmac.compare_digest(given, known))
+        if not digest:
+            raise HTTPException(401, "a token of mcp.tokens is needed, as a bearer token", _CHALLENGE)
+        owner = _owner(request.headers.get(OWNER_HEADER), self._owners[digest])
+        name = digest.hex()
+        return AuthenticatedUser(AccessToken(token=name, client_id=name, scopes=[], subject=owner))
+
+
+def _owner(named: str | None, allowed: tuple[str, ...]) -> str:
+    if named is None:
+        if len(allowed) == 1 and ANY_OWNER not in allowed:
+            return allowed[0]
+        raise HTTPException(400, f"the header {OWNER_HEADER} is needed: this token is for several owners")
+    try:
+        owner = read_owner_key(unquote(named, errors="strict"), OWNER_HEADER)
+    except ValueError as error:
+        reason = f"{OWNER_HEADER}: is not UTF-8" if isinstance(error, UnicodeError) else str(error)
+        raise HTTPException(400, reason) from None
+    if owner not in allowed and ANY_OWNER not in allowed:
+        raise HTTPException(403, f"{OWNER_HEADER}: this token is not for that owner")
+    return owner
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    _log.exception("http_failed")
+    return JSONResponse({"error": "internal error"}, 500)
