@@ -51,6 +51,7 @@ _ID_CHARS: Final = 256
 _OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 _SHOWN_CHARS: Final = 60
 _WORD: Final = re.compile(r"[A-Za-z_-]{1,16}")
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,6 +494,13 @@ def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) ->
         "timestamp": message.timestamp,
         "metadata": storable(metadata),
     }
+
+
+def refuse_unstorable(text: str, where: str) -> None:
+    """ValueError, with the place, where a text has what a document store or a canonical form cannot keep."""
+    if found := _UNSTORABLE.search(text):
+        what = "a NUL" if found[0] == "\x00" else "half a surrogate pair"
+        raise ValueError(f"{where}: {what} at place {found.start() + 1} cannot be kept; leave it out")
 
 
 def storable(value: Any) -> Any:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nexus.core.models import Moment, to_milliseconds
 from nexus.core.person import CONSTRAINT_SCOPES, KINDS, MAX_CONSTRAINT_CHARS, Constraint, ConstraintScope
 from nexus.core.wire import explain
-from nexus.services.history.rows import unknown
+from nexus.services.history.rows import refuse_unstorable, unknown
 from nexus.services.text.escape import canonical
 
 MOST_IN_FORCE: Final = 100
@@ -28,8 +28,6 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {"add": ("op", "constraints"), "re
 _FIELDS: Final = ("text", "kind", "scope")
 _ID: Final = re.compile(rf"({'|'.join(CONSTRAINT_SCOPES)})-[0-9a-f]{{16}}")
 _ID_CHARS: Final = 16
-# The longest word of a sender that a reason, which is logged, may quote.
-_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +255,7 @@ def _text(value: Any, where: str) -> str:
         raise ValueError(f"{where}: a text of 1 to {MAX_CONSTRAINT_CHARS} characters is needed")
     if len(value) > MAX_CONSTRAINT_CHARS:
         raise ValueError(f"{where}: {len(value)} characters, at most {MAX_CONSTRAINT_CHARS} are allowed")
-    if found := _UNSTORABLE.search(value):
-        what = "a NUL" if found[0] == "\x00" else "half a surrogate pair"
-        raise ValueError(f"{where}: {what} at place {found.start() + 1} cannot be kept; leave it out")
+    refuse_unstorable(value, where)
     if not canonical(value).strip():
         raise ValueError(f"{where}: is blank; a text of 1 to {MAX_CONSTRAINT_CHARS} characters is needed")
     return value

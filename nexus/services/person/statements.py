@@ -32,7 +32,7 @@ from nexus.core.person import (
     FactSource,
     Statement,
 )
-from nexus.services.history.rows import unknown
+from nexus.services.history.rows import refuse_unstorable, unknown
 from nexus.services.text.escape import one_line
 
 _SESSIONS_NEEDED: Final = 2
@@ -180,6 +180,7 @@ def read_evidence(given: Any, where: str) -> list[str]:
 def _text(value: Any, name: str, most: int, *, needed: bool = True) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name}: a text of 1 to {most} characters is needed")
+    refuse_unstorable(value, name)
     text = one_line(value)
     if len(text) > most:
         raise ValueError(f"{name}: {len(text)} characters, at most {most} are allowed")

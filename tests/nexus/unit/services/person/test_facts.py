@@ -218,6 +218,8 @@ HOME = {"topic": "home", "value": "Porto"}
         ({"op": "add", "facts": [{**HOME, "value": "\u200b \n"}]}, r"content.facts\[0\].value: is missing or blank"),
         ({"op": "add", "facts": [{**HOME, "value": 7}]}, r"content.facts\[0\].value: a text"),
         ({"op": "add", "facts": [{**HOME, "value": "x" * 501}]}, "value: 501 characters, at most 500 are allowed"),
+        ({"op": "add", "facts": [{**HOME, "topic": "a\0"}]}, "topic: a NUL at place 2 cannot be kept; leave it out"),
+        ({"op": "add", "facts": [{**HOME, "value": "\udc00"}]}, "value: half a surrogate pair at place 1 cannot"),
         ({"op": "add", "facts": [{**HOME, "topic": "x" * 65}]}, "topic: 65 characters, at most 64 are allowed"),
         ({"op": "add", "facts": [{**HOME, "sub_topic": "x" * 65}]}, "sub_topic: 65 characters"),
         ({"op": "add", "facts": [{**HOME, "level": "sure"}]}, "level: 'sure' is unknown; allowed: explicit, derived"),
