@@ -1,23 +1,17 @@
 """What replicas tell each other of themselves: figures of the last minutes, and no content (contract §16)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from nexus.core.metrics import Figures
+
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """What a replica did in the `seconds` before `at`, and what waited then; else as `nexus.core.metrics.Figures`."""
+class Sample(Figures):
+    """The figures of the `seconds` before `at` alone, and what waited then."""
 
     at: datetime
     seconds: float
-    answers: Mapping[str, int]
-    degraded: Mapping[str, int]
-    dead_letters: Mapping[str, int]
-    durations: tuple[int, ...]
-    in_flight: int
-    waiting: Mapping[str, int]
-    on_bus: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,15 +93,15 @@ class Replicas:
 def sampled(before: Figures, figures: Figures, *, seconds: float, at: datetime) -> Sample:
     """What happened between two readings of a process."""
     return Sample(
-        at=at,
-        seconds=seconds,
-        answers=_more(before.answers, figures.answers),
-        degraded=_more(before.degraded, figures.degraded),
-        dead_letters=_more(before.dead_letters, figures.dead_letters),
-        durations=tuple(now - then for then, now in zip(before.durations, figures.durations, strict=True)),
-        in_flight=figures.in_flight,
-        waiting=figures.waiting,
-        on_bus=figures.on_bus,
+        _more(before.answers, figures.answers),
+        _more(before.degraded, figures.degraded),
+        _more(before.dead_letters, figures.dead_letters),
+        tuple(now - then for then, now in zip(before.durations, figures.durations, strict=True)),
+        figures.in_flight,
+        figures.waiting,
+        figures.on_bus,
+        at,
+        seconds,
     )
 
 

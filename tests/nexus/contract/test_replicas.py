@@ -20,7 +20,7 @@ __all__ = ["place"]
 def replica(name: str, number: int = 1) -> Replica:
     """A replica with so many samples."""
     now = to_milliseconds(utc_now())
-    sample = Sample(now, 5.0, {"success": 2}, {"history": 1}, {}, (0, 2), 1, {"rows": 3}, 4)
+    sample = Sample({"success": 2}, {"history": 1}, {}, (0, 2), 1, {"rows": 3}, 4, now, 5.0)
     return Replica(name, "höst", "0.1", now, now, (sample,) * number)
 
 

@@ -33,7 +33,7 @@ def replica(name: str, *, silent_s: float = 0, moments: int = 12, **figures: Any
     nothing: dict[str, Any] = {"degraded": {}, "dead_letters": {}, "in_flight": 0, "waiting": {}, "on_bus": 0}
     given = {"answers": {"success": 49, "OVERLOADED": 1}, **nothing, **figures}
     samples = [
-        Sample(taken - timedelta(seconds=EVERY_S * age), 5.0, durations=tuple(durations), **given)
+        Sample(at=taken - timedelta(seconds=EVERY_S * age), seconds=5.0, durations=tuple(durations), **given)
         for age in reversed(range(moments))
     ]
     return Replica(name, f"host-{name}", "9.9", at - timedelta(hours=1), at, tuple(samples))

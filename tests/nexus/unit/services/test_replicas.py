@@ -51,8 +51,6 @@ def test_a_sample_is_what_was_counted_in_between() -> None:
     durations = [0] * (len(BOUNDS_S) + 1)
     durations[BOUNDS_S.index(0.005)] = durations[-1] = 1
     assert taken == Sample(
-        NOON,
-        5.0,
         {"success": 1, "OVERLOADED": 1},
         {"history": 1},
         {"poison": 1},
@@ -60,6 +58,8 @@ def test_a_sample_is_what_was_counted_in_between() -> None:
         in_flight=3,
         waiting={"rows": 2},
         on_bus=8,
+        at=NOON,
+        seconds=5.0,
     )
 
 
@@ -85,7 +85,7 @@ def test_quantiles(durations_s: tuple[float, ...], share: float, expected: float
 
 def test_samples_of_other_buckets_count_for_no_quantile() -> None:
     """Another version may have others."""
-    other = Sample(NOON, 5.0, {}, {}, {}, (1, 2, 3), 0, {}, 0)
+    other = Sample({}, {}, {}, (1, 2, 3), 0, {}, 0, NOON, 5.0)
     assert quantile([other], 0.5) is None
     assert quantile([other, sample(0.003)], 1.0) == pytest.approx(0.005)
 
