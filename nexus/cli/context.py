@@ -63,6 +63,7 @@ _ABOUT_NEXT: Final = {"session": "--session", "layout": "--layout", "form": "--f
 _COLUMNS: Final[Columns] = {
     "TIME (UTC)": "answered_at",
     "SESSION": "session_id",
+    "AGENT": "agent",
     "LAYOUT": "layout",
     "FORMAT": "form",
     "OUTCOME": "outcome",
@@ -396,6 +397,7 @@ def _facts_of(read: ReadRecord) -> dict[str, object]:
         "answered": f"{timestamp(record.answered_at)} UTC",
         "session": record.session_id,
         "run": record.run_id,
+        "agent": record.agent or "not known",
         "layout": record.layout,
         "format": record.form,
         "outcome": f"{record.outcome}: {record.reason}" if record.reason else record.outcome,
@@ -411,6 +413,7 @@ def _record_as_json(record: BuildRecord) -> dict[str, Any]:
         "run_id": record.run_id,
         "session_id": record.session_id,
         "answered_at": record.answered_at.isoformat(),
+        "agent": record.agent,
         "layout": record.layout,
         "format": record.form,
         "outcome": record.outcome,

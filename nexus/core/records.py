@@ -19,6 +19,7 @@ class BuildRecord:
         outcome: `success`, or the code of the error (`nexus.core.errors.ErrorCode`).
         reason: of an error, as the answer says it; `""` for a success.
         layout, form: `""` where the request could not be read.
+        agent: whom the context is for, `main`, `sub` or `sub` and the id of a sub-agent; `""` where that is not known.
         answered_at: to the millisecond.
         size: how many bytes were published; `sha256`: theirs, in hexadecimal digits.
         settings: the beginning of the SHA-256 of the settings that the build went by.
@@ -44,6 +45,7 @@ class BuildRecord:
     sha256: str = ""
     pieces: tuple[bytes, ...] = ()
     manifest: bytes = b""
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
 from pymongo import DESCENDING, ReplaceOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
@@ -21,11 +22,14 @@ from nexus.adapters.mongo.client import (
     read_one,
     read_page,
 )
+from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Row
 from nexus.core.records import ID_BYTES, BuildRecord, Piece
+from nexus.core.wire import explain
 
 _NEWEST_FIRST: Final = [("answered_at", DESCENDING), ("request_id", DESCENDING)]
 _FIELDS: Final = {"_id": 0, **{field.name: 1 for field in fields(BuildRecord)}}
+_RECORD: Final = TypeAdapter(BuildRecord)
 # A piece is kept for so much longer than asked for: builds that show it again within that time write nothing.
 _LONGER: Final = timedelta(days=1)
 
@@ -125,8 +129,14 @@ def _new(piece: Piece) -> Row:
 
 
 def _record(row: Row) -> BuildRecord:
-    ids = row["pieces"]
-    return BuildRecord(**{**row, "pieces": tuple(ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES))})
+    ids = row.get("pieces")
+    if isinstance(ids, bytes):
+        ids = tuple(ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES))
+    try:
+        return _RECORD.validate_python({**row, "pieces": ids})
+    except ValidationError as error:
+        name = f"the record of the request {row.get('request_id')!r} of {row.get('owner_key')!r}"
+        raise StoreUnavailableError(f"{name} in context_records cannot be read: {explain(error)}") from None
 
 
 def _document(record: BuildRecord, until: datetime) -> Row:

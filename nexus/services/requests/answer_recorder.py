@@ -46,6 +46,7 @@ class AnswerRecorder:
             settings=built.settings if built else "",
             version=self._version,
             mode=self._mode,
+            agent=f"{asked.agent.kind} {asked.agent.id if asked.agent.kind == 'sub' else ''}".strip() if asked else "",
         )
         taken = timedelta(seconds=time.monotonic() - request.arrived_at)
         self._records.offer(record, answer, content.get("context", {}), begun_at=record.answered_at - taken)

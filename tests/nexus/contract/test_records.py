@@ -6,7 +6,10 @@ from typing import Any
 
 import anyio
 import pytest
+from pymongo import MongoClient
 
+from nexus.adapters.mongo import open_mongo
+from nexus.core.errors import StoreUnavailableError
 from nexus.core.ports import RecordStore
 from nexus.core.records import BuildRecord, Piece
 from nexus.services.records.pieces import piece_ids
@@ -61,7 +64,7 @@ async def test_a_record_comes_back_as_it_was(place: Place) -> None:
     """With all its fields, whichever there are."""
     given = [
         a_record(),
-        a_record("empty", pieces=()),
+        a_record("empty", pieces=(), agent="sub scöut"),
         a_record("manifest", mode="manifest", pieces=(), manifest=b'{"blocks":[]}'),
         a_record(
             "refused", outcome="DEADLINE_EXCEEDED", reason="late: $x.y\u0000 😀", layout="", form="", session_id=""
@@ -162,3 +165,18 @@ async def test_writers_at_once_keep_each_piece_once(place: Place) -> None:
         ids = [each.id for each in given]
         assert await store.records.missing_pieces(ids, NOON + 19 * WEEK) == set()
         assert len(await store.records.records("ada", limit=30)) == 21
+
+
+async def test_records_of_other_hands(
+    mongo_uri: str, prepared_database: str, mongo_janitor: MongoClient[dict[str, Any]]
+) -> None:
+    """One from before a field was there is read; of one that cannot be read it is said which, and what is wrong."""
+    kept = mongo_janitor[prepared_database]["context_records"]
+    async with open_mongo(mongo_uri, prepared_database, timeout_ms=10_000) as store:
+        given = [a_record("old"), a_record("q1")]
+        await store.records.put_records(given, NOON + WEEK)
+        kept.update_one({"request_id": "old"}, {"$unset": {"agent": ""}})
+        kept.update_one({"request_id": "q1"}, {"$set": {"pieces": 7}})
+        assert await store.records.find_record("ada", "old") == given[0]
+        with pytest.raises(StoreUnavailableError, match=r"the request 'q1' of 'ada' in .* cannot be read: pieces: "):
+            await store.records.records("ada", limit=9)

@@ -45,7 +45,7 @@ ASKED: Final = (
     asked("q1", "r_1", layout="dialogue"),
     asked("q2", "r_2", layout="agent"),
     asked("q3", "r_2", *LATER, layout="agent"),
-    asked("q4", "r_4", layout="agent", format="anthropic"),
+    asked("q4", "r_4", layout="agent", format="anthropic", agent={"kind": "sub", "id": "scöut", "role": "r"}),
     asked("q5", "r_5", layout="thinking", format="gemini", workspace_context="a desk"),
     asked("q6", "r_6", said=" "),
     asked(f"q7 {NASTY}", "r_7", layout="agent", session_id=f"s2 {NASTY}"),
@@ -139,10 +139,12 @@ async def test_list(desk: Desk, db: Database[dict[str, Any]]) -> None:
     assert listed["more"] is False
     assert [each["request_id"] for each in listed["records"]] == [f"q7 {NASTY}", "q6", "q5", "q4", "q3", "q2", "q1"]
     assert listed["records"][2] | {"bytes": 0, "sha256": "", "answered_at": "", "settings": "", "version": ""} == {
-        "request_id": "q5", "run_id": "r_5", "session_id": "s1", "layout": "thinking", "format": "gemini",
+        "request_id": "q5", "run_id": "r_5", "session_id": "s1", "agent": "main",
+        "layout": "thinking", "format": "gemini",
         "outcome": "success", "reason": "", "mode": "full",
         "bytes": 0, "sha256": "", "answered_at": "", "settings": "", "version": "",
     }  # fmt: skip
+    assert [each["agent"] for each in listed["records"]] == ["main", "", "main", "sub scöut", *["main"] * 3]
     said = await desk.said("list", *OF_ADA, "--limit", "2")
     assert is_printable(said)
     assert "EMPTY_INPUT" in said
