@@ -139,7 +139,8 @@ def _agent(placement: Placement, from_end: int, level: Level) -> Assembled:
 def _snapshot() -> Snapshot:
     kept = load_sample("working_memory")
     overview = Overview.model_validate(kept["overview"])
-    return Snapshot(overview, tuple(map(Detail.model_validate, kept["details"])))
+    details = tuple(map(Detail.model_validate, kept["details"]))
+    return Snapshot(overview, details, detail_count=len(details))
 
 
 def _meta() -> Meta:

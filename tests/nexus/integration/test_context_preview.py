@@ -60,8 +60,12 @@ def test_the_agent_layout_shows_the_memory() -> None:
     assert [tag.split(" ")[0].strip("[]") for tag in tags] == [
         *("WORKING_MEMORY", "TASK_CONTEXT", "TURN_MEMORY", "CONTEXT_META"),
     ]
+    assert tags[0].endswith(" details=1]")
     assert tags[2] == "[TURN_MEMORY level=brief count=2]"
-    assert "TOKENS" in _preview("--layout", "agent").stdout.partition("Where it came from")[2]
+    shown = _preview("--layout", "agent").stdout
+    assert "TOKENS" in shown.partition("Where it came from")[2]
+    # The sample has room.
+    assert "Left out" not in shown
 
 
 def test_the_thinking_layout_shows_every_part() -> None:
