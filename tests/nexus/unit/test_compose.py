@@ -36,6 +36,16 @@ def test_images_have_digests() -> None:
     assert all(re.fullmatch(DIGEST, image) for image in [*images, *built])
 
 
+def test_the_image_is_no_root_s_and_says_whether_it_lives() -> None:
+    """Its last user has a number of its own, and the health check asks for /livez where the service listens."""
+    built = (ROOT / "Dockerfile").read_text("utf-8").rpartition("\nFROM ")[2]
+    (user,) = re.findall(r"^USER (\S+)$", built, re.MULTILINE)
+    assert re.search(rf"useradd .*--uid [1-9]\d+ {user}$", built, re.MULTILINE)
+    (port,) = re.findall(r"NEXUS_SYSTEM__HTTP_PORT=(\d+)", built)
+    assert f"http://127.0.0.1:{port}/livez" in built.partition("\nHEALTHCHECK ")[2]
+    assert f"\nEXPOSE {port}\n" in built
+
+
 def test_passwords_come_from_outside() -> None:
     """A variable that is not set ends compose with what to do; git does not know the file that sets them."""
     told = {name: text for name, text in VARIABLE.findall(TEXT) if text}
