@@ -44,7 +44,7 @@ from nexus.services.context.person_blocks import CONSTRAINTS, aside_blocks, mood
 from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position, what_to_pin
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.recall_block import RecallBlock
-from nexus.services.context.run_prefix import RunView, said_in
+from nexus.services.context.run_prefix import RunView
 from nexus.services.context.session import PastTurns, RunMemory, SessionSources
 from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.progress import is_progress
@@ -200,7 +200,7 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
         remembered=past.remembered,
         settled=not missing and (is_by_model or not settings.summaries_by_model),
         current_input=request.current_input,
-        results=said_in(request).earlier,
+        results=build.run.earlier,
         agent=request.agent,
         role=role,
         state=state,

@@ -23,7 +23,7 @@ import anyio
 import structlog
 
 from nexus.core.concurrency import computed
-from nexus.core.errors import ErrorCode, RequestError, StoreUnavailableError, reason_of
+from nexus.core.errors import ErrorCode, RequestError, StoreUnavailableError
 from nexus.core.metrics import Metrics, NoMetrics, Part, Stage
 from nexus.core.models import Message, Role, new_run_id
 from nexus.core.person import Constraint
@@ -57,6 +57,7 @@ from nexus.services.context.gather import (
     gather_dialogue,
     offered,
     read_beginning,
+    read_run_messages,
     search_recall,
 )
 from nexus.services.context.person_blocks import aside_blocks, constraints_text, mood_block
@@ -64,16 +65,14 @@ from nexus.services.context.pinned import is_role_given
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.request import BuildRequest, Deadline, read_request
+from nexus.services.context.run_messages import RunMessages, run_messages_in
 from nexus.services.context.run_prefix import (
     IMAGE_TOKENS,
     RunPrefix,
     RunView,
     ThinkingView,
-    awaits_results,
     images_of,
     in_format,
-    large_results,
-    run_messages,
     since_constraints,
     with_images,
 )
@@ -90,7 +89,6 @@ from nexus.services.context.session import (
 )
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
 from nexus.services.history.merge import newest
-from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.rows import chars_of, invalid_request
 from nexus.services.history.transcript import Admitted, Window, faults
 from nexus.services.persistence import PersistenceService
@@ -197,13 +195,15 @@ class ContextBuilder:
             chars = sum(len(compact([each.content, each.metadata.get("tool_calls")])) for each in request.later)
             # Before all else, so that none of them counts as recorded later than the run's own input.
             unrecorded = await self._unrecorded(request, deadline)
-            progress = await self._progress(request, chars, deadline)
-            request = await self._condensed(request, chars, deadline)
-            admitted = partial(run_messages, request, progress)
-            run = await computed(request.owner_key, chars, admitted) if request.later else None
-            build = self._begin(request, deadline, run, chars, unrecorded=unrecorded, outbox_waiting=outbox_waiting)
-            said_at = min(request.human.timestamp, sent_at or request.human.timestamp)
-            build = build._replace(progress=progress, said_at=said_at)
+            until = anyio.current_time() + deadline.left_s * _GATHERING * FIRST
+            run = await read_run_messages(self._sources, request, until, chars, self.settings.condense_above)
+            admitted = await computed(request.owner_key, chars, run.admitted) if request.later else None
+            build = self._begin(request, deadline, run, admitted)._replace(
+                run_chars=chars,
+                unrecorded=unrecorded,
+                outbox_waiting=outbox_waiting,
+                said_at=min(request.human.timestamp, sent_at or request.human.timestamp),
+            )
             _check_input(build)
         except RequestError as error:
             return Built(error, request=request, settings=settings)
@@ -231,7 +231,7 @@ class ContextBuilder:
             RequestError: as the answer would say.
         """
         request = read_request(message, default_layout=self.settings.default_layout)
-        build = self._begin(request, deadline)._replace(preview=True)
+        build = self._begin(request, deadline, run_messages_in(request))._replace(preview=True)
         _check_input(build)
         with anyio.move_on_after(deadline.left_s):
             # A start that is not running records nothing.
@@ -248,34 +248,6 @@ class ContextBuilder:
         except StoreUnavailableError as error:
             _log.warning("degraded", part="after", reason=str(error))
             return len(request.after)
-
-    async def _progress(self, request: BuildRequest, chars: int, deadline: Deadline) -> Sequence[HistoryMessage]:
-        """What was reported of the run's own calls that have no result; nothing where it is not read in time."""
-        if not request.later or not await computed(request.owner_key, chars, partial(awaits_results, request)):
-            return ()
-        try:
-            with anyio.fail_after(deadline.left_s * _GATHERING * FIRST):
-                return await self._sources.conversation.progress_of(request.owner_key, request.run_id)
-        except (StoreUnavailableError, TimeoutError) as error:
-            _log.warning("degraded", part="progress", reason=reason_of(error))
-            return ()
-
-    async def _condensed(self, request: BuildRequest, chars: int, deadline: Deadline) -> BuildRequest:
-        """The request with the texts that are shown of its large results, as far as these are recorded."""
-        above, conversation = self.settings.condense_above, self._sources.conversation
-        if chars <= above and isinstance(request.human.content, str):
-            # Most runs have none.
-            return request
-        handles = await computed(request.owner_key, chars, partial(large_results, request, above))
-        if not handles:
-            return request
-        try:
-            with anyio.move_on_after(deadline.left_s * _GATHERING * FIRST):
-                shown = await conversation.condensed_results(request.owner_key, handles)
-                return request._replace(condensed=shown)
-        except StoreUnavailableError as error:
-            _log.warning("degraded", part="condensed results", reason=str(error))
-        return request
 
     def remember_run(self, message: Message) -> None:
         """Note the session of a run that another replica builds."""
@@ -315,14 +287,7 @@ class ContextBuilder:
         return messages
 
     def _begin(
-        self,
-        request: BuildRequest,
-        deadline: Deadline,
-        run: Admitted | None = None,
-        run_chars: int = 0,
-        *,
-        unrecorded: int = 0,
-        outbox_waiting: bool = False,
+        self, request: BuildRequest, deadline: Deadline, run: RunMessages, admitted: Admitted | None = None
     ) -> Build:
         settings = self.settings
         if request.recall and self._sources.recall is None:
@@ -335,14 +300,14 @@ class ContextBuilder:
             form=request.form,
             limit=limit - IMAGE_TOKENS * len(images[0]),
             tools=offered(self._sources.tools, request, settings.dialogue_tools),
-            run=run.messages if run else (),
+            run=admitted.messages if admitted else (),
             shares=settings.window.shares,
             blocks=settings.window.budget,
             always=settings.count_tokens == "always",
         )
         read_until = anyio.current_time() + deadline.left_s * _GATHERING
         row = self._sources.conversation.input_row(request.human, request.origin)
-        return Build(request, settings, read_until, budget, row, images, run_chars, unrecorded, outbox_waiting)
+        return Build(request, settings, read_until, budget, row, images, run=run)
 
     async def _content(self, build: Build, start: RunStart, timings: _Timings) -> dict[str, Any]:
         """The content of the answer, when the run's input is recorded."""
@@ -521,7 +486,7 @@ def _closed(build: Build, prefix: RunPrefix) -> dict[str, Any]:
     """The content of the answer, within the window, checked and in the format that was asked for."""
     request = build.request
     content = build.budget_with(prefix.tools).close(
-        lambda measure: prefix.continued(request, measure, build.progress), prefix.meta, prefix.results
+        lambda measure: prefix.continued(request, build.run, measure), prefix.meta, prefix.results
     )
     if found := faults(content["messages"]):
         _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))

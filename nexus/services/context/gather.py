@@ -45,9 +45,9 @@ from nexus.services.context.person_blocks import NO_FACTS, KnownFacts, known_fac
 from nexus.services.context.pinned import PINNED_FROM_END, Placement
 from nexus.services.context.recall_block import MOST_HITS, RecallBlock, recall_block
 from nexus.services.context.request import BuildRequest, read_history_size
+from nexus.services.context.run_messages import RunMessages, run_messages_in
 from nexus.services.context.run_prefix import prefix_key
 from nexus.services.history.merge import newest
-from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.parts import Media
 from nexus.services.history.rows import chars_of, further_row, internal_marks, invalid_request
 from nexus.services.history.tombstones import Said, report_erased
@@ -68,6 +68,8 @@ _LEDGER_S: Final = 0.25
 _FACT_CHARS: Final = 200
 # What a run's first build kept, beside the parts.
 BEGINNING: Final = "beginning"
+_PROGRESS: Final = "progress"
+_CONDENSED: Final = "condensed results"
 _Name = TypeVar("_Name", bound=str)
 _Beginning = TypeVar("_Beginning")
 _STOPPED_EARLY: Final = "history: reading stopped early"
@@ -127,7 +129,7 @@ class Build(NamedTuple):
         unrecorded: how many of the messages that the request is to come after (`after`) are not recorded.
         outbox_waiting: recorded rows of some owner wait in the outbox.
         preview: nothing is kept for later builds, and nothing is compacted.
-        progress: what was reported of calls of the run that have no result.
+        run: what comes with the request besides its input.
         said_at: when the run's input was said, by the clock of its sender or, where that is ahead, of the bus.
     """
 
@@ -141,7 +143,7 @@ class Build(NamedTuple):
     unrecorded: int = 0
     outbox_waiting: bool = False
     preview: bool = False
-    progress: Sequence[HistoryMessage] = ()
+    run: RunMessages = RunMessages()
     said_at: datetime = LONG_AGO
 
     @property
@@ -243,6 +245,25 @@ def first_deadline(build: Build) -> float:
     """When to give up a read on which others depend."""
     now = anyio.current_time()
     return now + (build.read_until - now) * FIRST
+
+
+async def read_run_messages(
+    sources: Sources, request: BuildRequest, until: float, chars: int, condense_above: int
+) -> RunMessages:
+    """What comes with the request, of about so many `chars`, and what is recorded of its calls and large results.
+
+    That is nothing where it is not read `until` then.
+    """
+    run = await computed(request.owner_key, chars, partial(run_messages_in, request))
+    conversation, reads = sources.conversation, dict[str, Read]()
+    if run.awaits_results:
+        reads[_PROGRESS] = Read(partial(conversation.progress_of, request.owner_key, request.run_id), until)
+    if request.layout == "agent":
+        find = partial(run.large_results, request.run_id, condense_above)
+        if handles := await computed(request.owner_key, chars, find):
+            reads[_CONDENSED] = Read(partial(conversation.condensed_results, request.owner_key, handles), until)
+    found = await sources.read_all(reads)
+    return run.condensed(request.run_id, found.get(_CONDENSED, {}))._replace(progress=found.get(_PROGRESS, ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, get_args
 
 import anyio
@@ -159,7 +158,6 @@ class BuildRequest(NamedTuple):
         recall: whether the context has `[RECALL]`; None for what the settings say.
         constraints: those that the request names for its run.
         origin: where the run belongs: to a sub-agent also where only its input is marked as internal to one.
-        condensed: by handle, the texts that are shown of the run's large results.
     """
 
     request_id: str
@@ -185,7 +183,6 @@ class BuildRequest(NamedTuple):
     media: tuple[Media, ...] = ()
     recall: bool | None = None
     constraints: tuple[Constraint, ...] = ()
-    condensed: Mapping[str, str] = MappingProxyType({})
 
     @property
     def continuation(self) -> bool:

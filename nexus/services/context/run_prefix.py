@@ -21,13 +21,11 @@ from nexus.services.context.memory_blocks import Meta, Remembered
 from nexus.services.context.person_blocks import CONSTRAINTS
 from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
-from nexus.services.history.condense import large_handles, with_shown
+from nexus.services.context.run_messages import RunMessages
 from nexus.services.history.forms import left_out_of, native
-from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.parts import Media
 from nexus.services.history.reader import UntilShown
 from nexus.services.history.rows import row_of
-from nexus.services.history.transcript import Admitted, admit, transcript_of_run
 from nexus.services.text.tokens import Measure
 
 # The version of the kept form, a part of its key: replicas of another release cannot read it and do not find it.
@@ -83,25 +81,21 @@ class RunPrefix(NamedTuple):
         places = [block["index"] for block in self.manifest["blocks"] if block["tag"] == CONSTRAINTS]
         return "".join(self.messages[place]["content"] for place in places)
 
-    def continued(
-        self, request: BuildRequest, measure: Measure | None = None, progress: Sequence[HistoryMessage] = ()
-    ) -> dict[str, Any]:
+    def continued(self, request: BuildRequest, run: RunMessages, measure: Measure | None = None) -> dict[str, Any]:
         """The content of the answer (contract §1.4): this prefix, and after it the run's own later messages.
 
-        `progress` is that of their calls.
         `left_out` of its manifest has `LeftOut` values; `listed` makes them what is published.
         """
         # The shares of the first build, where this one counts, too.
         manifest = {name: value for name, value in self.manifest.items() if measure or name != "budget"}
         blocks = [_counted(block, self.messages, measure) for block in manifest["blocks"]]
         messages, notes, left_out = self.messages, [*self.notes], [*self.left_out]
-        said = said_in(request)
         left_out += [
             LeftOut("tool result" if item.role == "tool" else "call", item.source, Why.UNMATCHED)
-            for item in said.not_shown
+            for item in run.not_shown
         ]
         if request.later:
-            later = admit([*said.own, *progress], "run.history", after=self.messages)
+            later = run.admitted(after=self.messages)
             notes += later.repairs
             left_out += later.left_out
             if later.messages:
@@ -193,53 +187,6 @@ class ThinkingView:
         tools, remembered, recall, constraints = _parsed(kept)
         shown = recall and RecallBlock.from_json(recall)
         return cls(tools, Remembered.from_json(remembered), shown, _constraints_in(constraints))
-
-
-class Said(NamedTuple):
-    """What comes with a request besides its input.
-
-    Attributes:
-        own: the run's later messages.
-        earlier: results that answer calls of earlier runs, such as one that was approved. Only the layout `agent` shows
-            those calls, and the results with them.
-        not_shown: results, and calls, in the message of the input that have no place in the layout.
-    """
-
-    own: list[HistoryMessage]
-    earlier: list[HistoryMessage]
-    not_shown: list[HistoryMessage]
-
-
-def said_in(request: BuildRequest) -> Said:
-    """What comes with the request besides its input."""
-    later = transcript_of_run(request.later, request.agent)
-    beside = [item for item in transcript_of_run([request.human], request.agent) if item.role != "user"]
-    if request.layout != "agent":
-        return Said(later, [], beside)
-    later, beside = (with_shown(items, request.run_id, request.condensed) for items in (later, beside))
-    made = {call.id for item in later for call in item.calls}
-    own, earlier = list[HistoryMessage](), [item for item in beside if item.role == "tool"]
-    for item in later:
-        is_earlier = item.role == "tool" and item.call_id and item.call_id not in made
-        (earlier if is_earlier else own).append(item)
-    return Said(own, earlier, [item for item in beside if item.role != "tool"])
-
-
-def large_results(request: BuildRequest, above: int) -> list[str]:
-    """The handles of the results in the request that have more than `above` bytes; none in layouts that show all."""
-    said = said_in(request) if above and request.layout == "agent" else None
-    return large_handles(request.run_id, [*said.own, *said.earlier], above) if said else []
-
-
-def run_messages(request: BuildRequest, progress: Sequence[HistoryMessage] = ()) -> Admitted:
-    """The run's own later messages, as the validity gate leaves them; `progress` is that of their calls."""
-    return admit([*said_in(request).own, *progress], "run.history")
-
-
-def awaits_results(request: BuildRequest) -> bool:
-    """Whether a call that the run has made is not answered by name."""
-    own = said_in(request).own
-    return not {call.id for item in own for call in item.calls if call.id} <= {item.call_id for item in own}
 
 
 def images_of(request: BuildRequest, limit: int) -> tuple[list[Media], list[LeftOut]]:

@@ -14,6 +14,7 @@ from nexus.services.context.blocks import Weights
 from nexus.services.context.budget import WindowSettings, close, shortened
 from nexus.services.context.memory_blocks import MOST_TOKENS, Meta
 from nexus.services.context.request import BuildRequest, read_request
+from nexus.services.context.run_messages import run_messages_in
 from nexus.services.context.run_prefix import RunPrefix
 from nexus.services.history.transcript import faults
 from nexus.services.text.tokens import Measure
@@ -112,7 +113,8 @@ def content_of(results: list[str], measure: Measure, tools: int = 1) -> dict[str
     """The content of an answer before it is closed."""
     manifest = {"blocks": [{"tag": "OPENING", "index": 0}], "prefix": {"messages": 1}}
     prefix = RunPrefix(OPENING, manifest, [definition(f"t{number}") for number in range(tools)], [], [], [])
-    return prefix.continued(a_request(results), measure)
+    asked = a_request(results)
+    return prefix.continued(asked, run_messages_in(asked), measure)
 
 
 def outcome(content: dict[str, Any], measure: Measure, limit: int, meta: Meta | None) -> dict[str, Any] | RequestError:

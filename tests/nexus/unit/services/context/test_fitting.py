@@ -26,7 +26,8 @@ from nexus.services.context.fitting import share_out
 from nexus.services.context.memory_blocks import Meta, Remembered
 from nexus.services.context.person_blocks import CONSTRAINTS, aside_blocks, known_facts
 from nexus.services.context.request import BuildRequest, read_request
-from nexus.services.context.run_prefix import RunPrefix, run_messages
+from nexus.services.context.run_messages import run_messages_in
+from nexus.services.context.run_prefix import RunPrefix
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
 from nexus.services.history.rows import Agent
 from nexus.services.history.transcript import Window, faults
@@ -187,14 +188,14 @@ def _said(random: Random, words: int) -> str:
 
 def answered(case: Case, limit: int, counter: TokenCounter, form: str, *, always: bool) -> tuple[Assembled, Any]:
     """The context of the layout, and the content of the answer or the error."""
-    tools = [definition("look")]
+    tools, said = [definition("look")], run_messages_in(case.asked)
     budget = Budget.of(
         counter,
         layout=case.layout,
         form=form,
         limit=limit,
         tools=tools,
-        run=run_messages(case.asked).messages,
+        run=said.admitted().messages,
         always=always,
     )
     fit: Any = {"dialogue": fit_dialogue, "agent": fit_agent, "thinking": fit_thinking}[case.layout]
@@ -202,7 +203,7 @@ def answered(case: Case, limit: int, counter: TokenCounter, form: str, *, always
     meta = Meta(limit) if case.layout == "agent" else None
     prefix = RunPrefix(made.messages, made.manifest, tools, [], [], made.left_out, meta=meta, results=made.results)
     try:
-        return made, budget.close(lambda measure: prefix.continued(case.asked, measure), meta, made.results)
+        return made, budget.close(lambda measure: prefix.continued(case.asked, said, measure), meta, made.results)
     except RequestError as error:
         return made, error
 
