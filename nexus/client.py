@@ -144,7 +144,7 @@ class ContextClient:
                 finally:
                     tasks.cancel_scope.cancel()
 
-    async def build(self, run: Run, *, timeout: float = 5.0) -> dict[str, Any]:  # noqa: ASYNC109  # the contract's name
+    async def build(self, run: Run, *, timeout: float = 5.0) -> dict[str, Any]:
         """The content of a successful answer: `messages`, `tools`, `context`, `degraded` (contract §1.4).
 
         The run's first HUMAN message is the input. The request carries the `timeout`, 0.1 to 60 seconds.
@@ -176,13 +176,7 @@ class ContextClient:
             sent.pop(message_id, None)
         return outcome
 
-    async def record_answer(
-        self,
-        run: Run,
-        completion: Any,
-        *,
-        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
-    ) -> Message:
+    async def record_answer(self, run: Run, completion: Any, *, timeout: float = 5.0) -> Message:
         """Have a model's answer recorded, also one that only makes tool calls.
 
         `completion` is its text, or in any form of contract §11: a whole chat completion, response or message as an SDK
@@ -197,14 +191,7 @@ class ContextClient:
         return await self._record(Topics.LLM_RESULTS, run, Role.AI, completion, timeout)
 
     async def record_tool_result(
-        self,
-        run: Run,
-        call_id: str,
-        result: Any,
-        *,
-        name: str,
-        failed: bool = False,
-        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+        self, run: Run, call_id: str, result: Any, *, name: str, failed: bool = False, timeout: float = 5.0
     ) -> Message:
         """Have the result of a tool recorded, as that of the model's call `call_id`. Raises as `record_answer`.
 
@@ -227,7 +214,7 @@ class ContextClient:
         *,
         progress: float | None = None,
         message: str = "",
-        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+        timeout: float = 5.0,
     ) -> int:
         """Say how far the model's call `call_id` has come whose result is not there yet. Raises as `record_answer`.
 
@@ -242,18 +229,12 @@ class ContextClient:
         self._remember(reported.model_copy(update={"id": row["id"]}))
         return received
 
-    async def say(self, run: Run, text: Any, *, timeout: float = 5.0) -> Message:  # noqa: ASYNC109  # as for `build`
+    async def say(self, run: Run, text: Any, *, timeout: float = 5.0) -> Message:
         """Have recorded what the person says while the run is under way. Raises as `record_answer`."""
         return await self._record(Topics.RUNS_INPUT, run, Role.HUMAN, text, timeout)
 
     async def call_tool(
-        self,
-        run: Run,
-        name: str,
-        arguments: Any,
-        *,
-        call_id: str = "",
-        timeout: float = 15.0,  # noqa: ASYNC109  # as for `build`
+        self, run: Run, name: str, arguments: Any, *, call_id: str = "", timeout: float = 15.0
     ) -> Message:
         """The result of a tool that Nexus runs (`search_memory` and so on), which Nexus has recorded.
 
@@ -280,7 +261,7 @@ class ContextClient:
         session_id: str | None = None,
         scope: str | None = None,
         limit: int = 10,
-        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+        timeout: float = 5.0,
     ) -> dict[str, Any]:
         """What long-term memory finds, best first: `hits`, `considered`, `formula`, `generation` (contract §14).
 
@@ -301,12 +282,7 @@ class ContextClient:
             raise outcome
         return outcome
 
-    async def register_tools(
-        self,
-        definitions: Iterable[Any],
-        *,
-        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
-    ) -> None:
+    async def register_tools(self, definitions: Iterable[Any], *, timeout: float = 5.0) -> None:
         """Offer tools to every owner (contract §3). Contexts have them in a moment. Raises as `record_answer`.
 
         A definition that the service refuses becomes a dead letter.
@@ -317,12 +293,7 @@ class ContextClient:
             await self._send(Topics.TOOLS_REGISTER, message, timeout)
 
     async def send_state(
-        self,
-        owner_key: str,
-        content: Mapping[str, Any],
-        *,
-        session_id: str = "default",
-        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+        self, owner_key: str, content: Mapping[str, Any], *, session_id: str = "default", timeout: float = 5.0
     ) -> int:
         """Change a session's state (contract §5): `{"op": "set", "state": {…}}`, a `patch` or a `clear`.
 
@@ -332,19 +303,13 @@ class ContextClient:
         return await self._send(Topics.SESSION_STATE, owner_message(owner_key, content, session_id), timeout)
 
     async def send_facts(
-        self,
-        owner_key: str,
-        content: Mapping[str, Any],
-        *,
-        session_id: str = "default",
-        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+        self, owner_key: str, content: Mapping[str, Any], *, session_id: str = "default", timeout: float = 5.0
     ) -> int:
         """Say what holds of a person, or no longer does (contract §15): `{"op": "add", "facts": […]}`, or `"retire"`.
 
         `session_id` is the one in which it was said. Returns and raises as `send_state`.
         """
-        message = owner_message(owner_key, content, session_id)
-        return await self._send(Topics.MEMORY_FACTS, message, timeout)
+        return await self._send(Topics.MEMORY_FACTS, owner_message(owner_key, content, session_id), timeout)
 
     async def send_constraints(
         self,
@@ -353,7 +318,7 @@ class ContextClient:
         *,
         session_id: str = "default",
         run_id: str | None = None,
-        timeout: float = 5.0,  # noqa: ASYNC109  # as for `build`
+        timeout: float = 5.0,
     ) -> int:
         """Set constraints, `{"op": "add", "constraints": […]}`, or take them back with `retire` (contract §15).
 
