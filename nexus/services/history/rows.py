@@ -7,7 +7,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
@@ -135,6 +135,23 @@ def unknown(where: str, value: Any, allowed: Iterable[str]) -> ValueError:
     if isinstance(value, str) and not is_word(value):
         return ValueError(f"{where}: a text of {len(value)} characters is unknown; allowed: {', '.join(allowed)}")
     return ValueError(unknown_value(where, value, allowed))
+
+
+def check_names(where: str, given: Iterable[Any], allowed: Collection[str]) -> None:
+    """A ValueError, as `unknown` gives it, for the first name that is none of those allowed."""
+    for name in given:
+        if name not in allowed:
+            raise unknown(where, name, allowed)
+
+
+def read_op(content: Any, fields: Mapping[str, Collection[str]]) -> str:
+    """The `op` in the content of a message, which has no other `fields` than that op; ValueError for anything else."""
+    op = content.get("op") if isinstance(content, Mapping) else None
+    if op is None:
+        raise ValueError(f"content: a JSON object is needed, with op: {', '.join(fields)}")
+    check_names("content.op", [op], tuple(fields))
+    check_names("content", content, fields[op])
+    return str(op)
 
 
 def is_word(text: str) -> bool:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nexus.core.models import Moment, to_milliseconds
 from nexus.core.person import CONSTRAINT_SCOPES, KINDS, MAX_CONSTRAINT_CHARS, Constraint, ConstraintScope
 from nexus.core.wire import explain
-from nexus.services.history.rows import refuse_unstorable, unknown
+from nexus.services.history.rows import check_names, read_op, refuse_unstorable, unknown
 from nexus.services.text.escape import canonical
 
 MOST_IN_FORCE: Final = 100
@@ -113,9 +113,7 @@ def read_constraint(
     given = {"text": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}: a text or a JSON object with text, kind and scope is needed")
-    for key in given:
-        if key not in _FIELDS:
-            raise unknown(where, key, _FIELDS)
+    check_names(where, given, _FIELDS)
     inside = f"{where}." if where else ""
     text = _text(given.get("text"), f"{inside}text")
     kind = _word(given.get("kind"), f"{inside}kind", KINDS, "must")
@@ -147,14 +145,7 @@ def moved(constraint: Constraint, target: Target) -> Constraint:
 
 def read_change(content: Any, target: Target, at: datetime, message_id: str) -> Change:
     """The change in the content of a message of this time; ValueError for any other content, which says why."""
-    op = content.get("op") if isinstance(content, Mapping) else None
-    if op is None:
-        raise ValueError(f"content: a JSON object is needed, with op: {', '.join(OPS)}")
-    if op not in OPS:
-        raise unknown("content.op", op, OPS)
-    for key in content:
-        if key not in _KEYS[op]:
-            raise unknown("content", key, _KEYS[op])
+    op = read_op(content, _KEYS)
     given, ids = content.get("constraints"), content.get("ids")
     if op == "retire" and given is None and ids is None:
         raise ValueError("content: to retire, ids or constraints are needed")

@@ -32,7 +32,7 @@ from nexus.core.person import (
     FactSource,
     Statement,
 )
-from nexus.services.history.rows import refuse_unstorable, unknown
+from nexus.services.history.rows import check_names, read_op, refuse_unstorable
 from nexus.services.text.escape import one_line
 
 _SESSIONS_NEEDED: Final = 2
@@ -115,14 +115,7 @@ def statement(
 
 def read_statements(content: Any, origin: Origin) -> list[Statement]:
     """The statements in the content of a `memory.facts` message; ValueError for any other, with the place and why."""
-    op = content.get("op") if isinstance(content, Mapping) else None
-    if op is None:
-        raise ValueError(f"content: a JSON object is needed, with op: {', '.join(OPS)}")
-    if op not in OPS:
-        raise unknown("content.op", op, OPS)
-    for key in content:
-        if key not in {"op", "facts"}:
-            raise unknown("content", key, ("op", "facts"))
+    op = read_op(content, dict.fromkeys(OPS, ("op", "facts")))
     given = content.get("facts")
     if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= MOST_FACTS:
         raise ValueError(f"content.facts: a list of 1 to {MOST_FACTS} facts is needed")
@@ -141,13 +134,10 @@ def read_statements(content: Any, origin: Origin) -> list[Statement]:
 def _read(op: str, fact: Any, where: str, origin: Origin) -> Statement:
     if not isinstance(fact, Mapping):
         raise ValueError(f"{where}: a JSON object is needed, with {', '.join(_FIELDS[op])}")
-    for key in fact:
-        if key not in _FIELDS[op]:
-            raise unknown(where, key, _FIELDS[op])
+    check_names(where, fact, _FIELDS[op])
     given = {name: value for name, value in fact.items() if value is not None}
     level = given.get("level", "explicit")
-    if level not in _LEVELS:
-        raise unknown(f"{where}.level", level, _LEVELS)
+    check_names(f"{where}.level", [level], _LEVELS)
     valid_from = None
     if "valid_from" in given and (valid_from := parse_moment(given["valid_from"])) is None:
         raise ValueError(f"{where}.valid_from: a time in ISO 8601 is needed")

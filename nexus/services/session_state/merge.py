@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-from nexus.services.history.rows import unknown
+from nexus.services.history.rows import check_names, read_op, unknown
 from nexus.services.session_state.state import (
     LISTS,
     MOST_SUB_AGENTS,
@@ -125,15 +125,7 @@ class Change:
 
 def read_change(content: Any, at: datetime, message_id: str) -> Change:
     """The change in the content of a message of this time; ValueError for any other content, which says why."""
-    op = content.get("op") if isinstance(content, Mapping) else None
-    if op is None:
-        raise ValueError(f"content: a JSON object is needed, with op: {', '.join(OPS)}")
-    if op not in OPS:
-        raise unknown("content.op", op, OPS)
-    for key in content:
-        if key not in _KEYS[op]:
-            raise unknown("content", key, _KEYS[op])
-    match op:
+    match read_op(content, _KEYS):
         case "set":
             parts = read_parts(content.get("state"), "content.state")
             written = {name: _items(part) for name, part in parts.items()}
@@ -180,9 +172,8 @@ def _removed(value: Any) -> dict[str, list[str]]:
     if not isinstance(value, Mapping):
         raise ValueError(f"content.remove: a JSON object is needed, with ids under any of {', '.join(_MOST_REMOVED)}")
     removed = {}
+    check_names("content.remove", value, _MOST_REMOVED)
     for name, ids in value.items():
-        if name not in _MOST_REMOVED:
-            raise unknown("content.remove", name, [*_MOST_REMOVED])
         where, most = f"content.remove.{name}", _MOST_REMOVED[name]
         if not isinstance(ids, list | tuple) or len(ids) > most:
             raise ValueError(f"{where}: a list of at most {most} ids is needed")

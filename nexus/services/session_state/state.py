@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 from pydantic import WithJsonSchema
 
 from nexus.core.models import parse_moment
-from nexus.services.history.rows import is_word, unknown
+from nexus.services.history.rows import check_names, is_word, unknown
 from nexus.services.text.escape import canonical
 
 ROLE_CHARS: Final = 32_000
@@ -140,9 +140,7 @@ def read_parts(value: Any, where: str, *, patch: bool = False) -> dict[str, Any]
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}: a JSON object is needed, with any of {', '.join(PARTS)}")
-    for key in value:
-        if key not in PARTS:
-            raise unknown(where, key, PARTS)
+    check_names(where, value, PARTS)
     given = {part: value[part] for part in PARTS if part in value and (patch or value[part] is not None)}
     return {
         part: None if content is None else _READERS[part](content, f"{where}.{part}", patch=patch)
