@@ -21,7 +21,14 @@ from nexus.cli.terminal import (
 from nexus.config import STORED_SECTIONS, LlmSettings, RecallSettings, Settings
 from nexus.config.loading import exposed_secrets, with_stored
 from nexus.connections import Transport, open_bus, open_embedder, open_model, open_store, try_claim
-from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError, reason_of
+from nexus.core.errors import (
+    BusUnavailableError,
+    ConfigError,
+    ModelUnavailableError,
+    NexusError,
+    StoreRejectedError,
+    reason_of,
+)
 from nexus.core.models import new_message_id
 from nexus.core.ports import Bus, Store
 from nexus.services.tools.registry import ToolRegistry, discover
@@ -89,7 +96,7 @@ async def examine(settings: Settings, console: Console, quick: bool = False) -> 
     async with open_bus(settings.bus) as transport, open_store(settings.database) as store:
         bus_answers = await check("bus", lambda: _check_bus(transport.bus), bus_advice)
         bus_answers = bus_answers and await check("ledger", lambda: _check_ledger(transport), bus_advice)
-        store_answers = await check("database", lambda: _check_store(store), SEE_MONGODB)
+        store_answers = await check("database", lambda: _check_store(store), _store_advice)
         results = [bus_answers, store_answers]
         if quick:
             return all(results)
@@ -153,6 +160,10 @@ async def _check_store(store: Store) -> str:
     started = anyio.current_time()
     await store.ping()
     return f"answers, {(anyio.current_time() - started) * 1_000:.1f} ms"
+
+
+def _store_advice(error: Exception) -> str:
+    return "start the release that wrote it" if isinstance(error, StoreRejectedError) else SEE_MONGODB
 
 
 async def _check_collections(store: Store) -> str:

@@ -18,6 +18,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import InvalidName, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
+from nexus.adapters.mongo.versions import DATABASE, FIELD, KNOWN, is_newer
 from nexus.core.errors import reason_of
 
 SELECTION_MS = 2_000
@@ -132,13 +133,16 @@ def checked_database_name(name: str) -> str:
 
 
 def writable(store: Store) -> Store:
-    """`store`, if it is not one of the server's own.
+    """`store`, if it is not one of the server's own, and no newer release has written to it.
 
     Raises:
-        WrongUsage: it is.
+        WrongUsage: it is one.
+        Refusal: one has.
     """
     if store.name in SYSTEM_DATABASES:
         raise WrongUsage(f"{store.name} belongs to the MongoDB server: select another database")
+    if is_newer(version := (store["schema"].find_one(DATABASE) or {}).get(FIELD)):
+        raise Refusal(f"database {store.name!r} has the schema version {version}; {KNOWN}")
     return store
 
 

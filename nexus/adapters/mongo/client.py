@@ -33,6 +33,7 @@ from pymongo.errors import (
     WriteError,
 )
 
+from nexus.adapters.mongo.versions import NOT_NEWER, readable, written
 from nexus.core.errors import NexusError, StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Row
 
@@ -196,7 +197,7 @@ async def insert_until_duplicate(collection: Any, documents: Sequence[Row]) -> i
         return 0
     try:
         # For one document, too: of a duplicate that no majority has, `insert_one` reports the duplicate alone.
-        await collection.insert_many([dict(document) for document in documents])
+        await collection.insert_many([written(document) for document in documents])
     except BulkWriteError as error:
         if _code_of(error) != DUPLICATE_KEY:
             raise
@@ -209,7 +210,7 @@ async def read_one(
 ) -> Row | None:
     """The first document in this order."""
     row: Row | None = await collection.find_one(query, projection, sort=order)
-    return row
+    return None if row is None else readable(collection, [row])[0]
 
 
 async def read_page(
@@ -217,8 +218,14 @@ async def read_page(
 ) -> list[Row]:
     """Up to `limit` documents in this order, in one batch, so that the server keeps no cursor."""
     cursor = collection.find(query, projection, sort=order, limit=limit, batch_size=limit + 1)
-    rows: list[Row] = await cursor.to_list(limit)
-    return rows
+    return readable(collection, await cursor.to_list(limit))
+
+
+async def read_all(
+    collection: Any, query: Mapping[str, Any], projection: Mapping[str, Any] | None = None, order: Order | None = None
+) -> list[Row]:
+    """All documents, in this order."""
+    return readable(collection, await collection.find(query, projection, sort=order).to_list(None))
 
 
 async def aggregated(collection: Any, pipeline: Sequence[Row], **options: Any) -> list[Row]:
@@ -234,13 +241,13 @@ async def claim_due(
 ) -> Row | None:
     """Of the documents on which this work is due by `now`, the first by `due_at`, which becomes `until`."""
     row: Row | None = await collection.find_one_and_update(
-        {"work": {"$eq": work}, "due_at": {"$lte": now}},
+        {"work": {"$eq": work}, "due_at": {"$lte": now}, **NOT_NEWER},
         {"$set": {"due_at": until}},
         projection=projection,
         sort=[("due_at", order)],
         return_document=ReturnDocument.AFTER,
     )
-    return row
+    return None if row is None else readable(collection, [row])[0]
 
 
 def _code_of(error: OperationFailure) -> int | None:

@@ -22,11 +22,13 @@ from nexus.adapters.mongo.client import (
     driver_call,
     insert_call,
     insert_until_duplicate,
+    read_all,
     read_one,
     read_page,
 )
 from nexus.adapters.mongo.schema import WORDS, id_text, of_session, unchanged
 from nexus.adapters.mongo.search import check_phrase, containing, inner_word
+from nexus.adapters.mongo.versions import FIELD, NOT_NEWER, readable, written
 from nexus.core.models import LONG_AGO, parse_moment
 from nexus.core.ports import Row
 from nexus.core.ports.memory import NewestMemory, TurnTouch
@@ -39,7 +41,7 @@ _LAST_TURN_FIRST: Final = [("turn_number", DESCENDING)]
 _WHOLE_TURN: Final = {"_id": 0, "claim": 0}
 _TURN_HEADER: Final = {**_WHOLE_TURN, **dict.fromkeys(("messages", "tool_calls", "removed"), 0)}
 _SHORT_TURN: Final = {**_TURN_HEADER, **dict.fromkeys(("thinking_phase", "workspace_context"), 0)}
-_RUN_OF_TURN: Final = {"_id": 0, **dict.fromkeys(("owner_key", "session_id", "run_id"), 1)}
+_RUN_OF_TURN: Final = {"_id": 0, **dict.fromkeys(("owner_key", "session_id", "run_id", FIELD), 1)}
 _TURN_TEXTS: Final = (
     "summaries.brief",
     "summaries.detailed",
@@ -49,7 +51,7 @@ _TURN_TEXTS: Final = (
 
 _WHOLE: Final = {"_id": 0}
 _WITHOUT_ROWS: Final = {**_WHOLE, "rows": 0, "removed": 0}
-_DETAIL_FIELDS: Final = ("owner_key", "session_id", *(name for name in Detail.model_fields if name != "content"))
+_DETAIL_FIELDS: Final = ("owner_key", "session_id", *(name for name in Detail.model_fields if name != "content"), FIELD)
 _PLACE: Final = {"name": 1, "version": 1, "updated_at": 1}
 _IN_ORDER: Final = [("name", ASCENDING), ("version", ASCENDING)]
 _NEWEST_REVISION_FIRST: Final = [("revision", DESCENDING)]
@@ -91,8 +93,7 @@ class MongoTurns(Operations):
     async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
         """The turns of these runs, in any order."""
         query = {**of_session(owner_key, session_id), "run_id": {"$in": list(run_ids)}}
-        rows: list[Row] = await self._turns.find(query, _TURN_HEADER).to_list(None)
-        return rows
+        return await read_all(self._turns, query, _TURN_HEADER)
 
     @driver_call
     async def turns(
@@ -129,7 +130,7 @@ class MongoTurns(Operations):
     ) -> bool:
         """Set these fields, if those in `seen` still have these values."""
         query = {**_of_number(owner_key, session_id, turn_number), **unchanged(seen)}
-        return bool((await self._turns.update_one(query, {"$set": dict(changes)})).matched_count)
+        return bool((await self._turns.update_one(query, {"$set": written(changes)})).matched_count)
 
     @driver_call
     async def touch_runs(self, touches: Sequence[TurnTouch]) -> list[TurnTouch]:
@@ -143,7 +144,7 @@ class MongoTurns(Operations):
         for touch in touches:
             runs.setdefault((touch.owner_key, touch.session_id), []).append(touch.run_id)
         queries = [{**of_session(*place), "run_id": {"$in": of_place}} for place, of_place in runs.items()]
-        found = await self._turns.find({"$or": queries}, _RUN_OF_TURN).to_list(None)
+        found = await read_all(self._turns, {"$or": queries}, _RUN_OF_TURN)
         # No set: other writers' documents may hold anything there.
         known = [(row.get("owner_key"), row.get("session_id"), row.get("run_id")) for row in found]
         return [touch for touch in touches if (touch.owner_key, touch.session_id, touch.run_id) not in known]
@@ -201,7 +202,7 @@ class MongoMemory(Operations):
         session = of_session(owner_key, session_id)
         stages = newest_versions({**session, "name": {"$gt": after}} if after else session)
         first: list[Row] = [] if limit is None else [{"$sort": {"name": ASCENDING}}, {"$limit": limit}]
-        return sorted(await aggregated(self._details, [*stages, *first]), key=_name)
+        return sorted(readable(self._details, await aggregated(self._details, [*stages, *first])), key=_name)
 
     @driver_call
     async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:
@@ -224,7 +225,8 @@ class MongoMemory(Operations):
         overview = [*_of_highest(session, "revision"), {"$set": {"_id": "overview"}}]
         found: dict[str, list[Row]] = {part: [] for part in ("overview", *parts)}
         for row in await aggregated(self._overviews, [*overview, *unions]):
-            found[row.pop("_id")].append(row)
+            part = row.pop("_id")
+            found[part] += readable(self._overviews if part == "overview" else parts[part][0], [row])
         noted = sorted(found["note"], key=lambda detail: (_moment(detail), _name(detail)), reverse=True)
         return NewestMemory(
             next(iter(found["overview"]), None),
@@ -269,7 +271,7 @@ class MongoMemory(Operations):
                 newest[_name(header)] = header
         last_first = sorted(newest.values(), key=lambda each: (_moment(each), id_text(each["_id"])), reverse=True)
         ids = [header["_id"] for header in last_first[:limit]]
-        rows = await self._details.find({"_id": {"$in": ids}, **session}).to_list(None)
+        rows = await read_all(self._details, {"_id": {"$in": ids}, **session})
         found = {id_text(row.pop("_id")): row for row in rows}
         return [found[each] for each in map(id_text, ids) if each in found]
 
@@ -298,7 +300,7 @@ class MongoMemory(Operations):
     ) -> bool:
         """Set these fields, if those in `seen` still have these values."""
         query = {**of_session(owner_key, session_id), "number": {"$eq": number}, **unchanged(seen)}
-        return bool((await self._compactions.update_one(query, {"$set": dict(changes)})).matched_count)
+        return bool((await self._compactions.update_one(query, {"$set": written(changes)})).matched_count)
 
     @driver_call
     async def claim_compaction(self, work: str, now: datetime, until: datetime) -> Row | None:
@@ -340,14 +342,14 @@ def _of_number(owner_key: str, session_id: str, turn_number: int) -> dict[str, A
 
 def _touching(touch: TurnTouch) -> list[UpdateOne]:
     """The updates for a run, of which one at most changes its turn."""
-    query = {**of_session(touch.owner_key, touch.session_id), "run_id": {"$eq": touch.run_id}}
+    query = {**of_session(touch.owner_key, touch.session_id), "run_id": {"$eq": touch.run_id}, **NOT_NEWER}
     if touch.message_id is not None:
         query["messages"] = {"$ne": touch.message_id}
     if not touch.unless_due:
-        return [UpdateOne(query, {"$set": dict(touch.changes)})]
+        return [UpdateOne(query, {"$set": written(touch.changes)})]
     return [
-        UpdateOne({**query, "work": CLOSE}, {"$set": dict(touch.changes)}),
-        UpdateOne({**query, "work": {"$ne": CLOSE}}, {"$set": {**touch.changes, **touch.unless_due}}),
+        UpdateOne({**query, "work": CLOSE}, {"$set": written(touch.changes)}),
+        UpdateOne({**query, "work": {"$ne": CLOSE}}, {"$set": written({**touch.changes, **touch.unless_due})}),
     ]
 
 

@@ -33,6 +33,7 @@ from nexus.adapters.mongo.client import (
     insert_call,
     insert_until_duplicate,
     is_unacceptable,
+    read_all,
     read_one,
 )
 from nexus.adapters.mongo.projections import BOUNDED, HEADER, WHOLE_TEXTS, excerpt, shown
@@ -61,6 +62,7 @@ from nexus.adapters.mongo.schema import (
     unchanged,
 )
 from nexus.adapters.mongo.search import Search
+from nexus.adapters.mongo.versions import FIELD, readable, written
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import (
     AGENT_ID,
@@ -89,8 +91,8 @@ _FIRST_OF_SECOND: Final = "0" * 16
 # So many rows the server may leave out by itself.
 _FEW: Final = 16
 _STORED_AT_ONCE: Final = 1_000
-_ORIGIN: Final = dict.fromkeys(("session_id", f"metadata.{INTERNAL}", f"metadata.{AGENT_ID}"), 1)
-_CONDENSED: Final = {"_id": 0, f"metadata.{HANDLE}": 1, f"metadata.{CONDENSED}": 1}
+_ORIGIN: Final = dict.fromkeys(("session_id", f"metadata.{INTERNAL}", f"metadata.{AGENT_ID}", FIELD), 1)
+_CONDENSED: Final = {"_id": 0, f"metadata.{HANDLE}": 1, f"metadata.{CONDENSED}": 1, FIELD: 1}
 _ID_ALONE: Final = {"_id": 0, "id": 1}
 # Of `session_id`s that are no texts.
 _NO_NAMES: Final = ["number", "object", "binData", "objectId", "bool", "date", "timestamp", "regex"]
@@ -189,7 +191,7 @@ class MongoMessages(Operations):
     ) -> bool:
         """Change fields of the row with this `_id` where those in `seen` still have these values."""
         query = {"_id": id_of(row_id), "owner_key": {"$eq": owner_key}, **unchanged(seen)}
-        update = due_now(WORDS, changes) if self._recall else {"$set": dict(changes)}
+        update = due_now(WORDS, written(changes)) if self._recall else {"$set": written(changes)}
         return bool((await self._messages.update_one(query, update)).matched_count)
 
     @driver_call
@@ -251,7 +253,7 @@ class MongoMessages(Operations):
     async def condensed_results(self, owner_key: str, handles: Sequence[str]) -> dict[str, str]:
         """By handle, the texts that contexts show of these large results."""
         query = {"owner_key": {"$eq": owner_key}, f"metadata.{HANDLE}": {"$in": list(handles)}}
-        found = await self._messages.find(query, _CONDENSED).to_list(None)
+        found = await read_all(self._messages, query, _CONDENSED)
         return {
             row["metadata"][HANDLE]: text for row in found if isinstance(text := row["metadata"].get(CONDENSED), str)
         }
@@ -355,7 +357,7 @@ def _session_order(session_id: str | None, last: datetime) -> tuple[float, str]:
 
 
 def _encoded(document: Row) -> RawBSONDocument:
-    encoded = bson.encode({"_id": ObjectId(), **document})
+    encoded = bson.encode(written({"_id": ObjectId(), **document}))
     if len(encoded) > _LARGEST_DOCUMENT:
         raise bson.errors.InvalidDocument("too large")
     return RawBSONDocument(encoded)
@@ -458,7 +460,7 @@ class Rows:
             if isinstance(content, str) and len(content) > 2 * ends:
                 row["content"] = content[:ends] + mark.format(len(content) - 2 * ends) + content[len(content) - ends :]
             rows.append(row)
-        return rows
+        return readable(self._collection, rows)
 
     async def _page(
         self, query: Mapping[str, Any], projection: Mapping[str, Any] | None, page: Mapping[str, Any]
@@ -466,12 +468,11 @@ class Rows:
         try:
             # A batch that holds all of them, so that the server keeps no cursor.
             cursor = self._collection.find(query, projection, batch_size=page["limit"] + 1, **page)
-            rows: list[Row] = await cursor.to_list(page["limit"])
+            return readable(self._collection, await cursor.to_list(page["limit"]))
         except OperationFailure as error:
             if not page["hint"] or error.code != NO_SUCH_INDEX:
                 raise
             return await self._page(query, projection, {**page, "hint": None})
-        return rows
 
     async def _has_text_times(self) -> bool:
         now = monotonic()

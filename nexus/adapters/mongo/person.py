@@ -11,8 +11,10 @@ from nexus.adapters.mongo.client import (
     driver_call,
     insert_call,
     insert_until_duplicate,
+    read_all,
     read_page,
 )
+from nexus.adapters.mongo.versions import written
 from nexus.core.models import Row, utc_now
 from nexus.core.person import Statement
 
@@ -62,8 +64,7 @@ class MongoConstraints(Operations):
     async def find_constraints(self, owner_key: str, places: Sequence[str]) -> list[Row]:
         """The documents of these places, those that are there."""
         query = {"owner_key": {"$eq": owner_key}, "place": {"$in": [*places]}}
-        rows: list[Row] = await self._constraints.find(query, _WITHOUT_ID).to_list(None)
-        return rows
+        return await read_all(self._constraints, query, _WITHOUT_ID)
 
     @driver_call
     async def list_constraints(self, owner_key: str, *, limit: int, after: str = "") -> list[Row]:
@@ -74,9 +75,9 @@ class MongoConstraints(Operations):
     @insert_call
     async def put_constraints(self, owner_key: str, place: str, document: Mapping[str, Any], revision: int) -> bool:
         """Keep the document in place of the one with that revision. False when another was kept in between."""
-        written = {"document": dict(document), "revision": revision + 1, "updated_at": utc_now()}
+        changes = written({"document": dict(document), "revision": revision + 1, "updated_at": utc_now()})
         if revision == 0:
-            new = {"owner_key": owner_key, "place": place, **written}
+            new = {"owner_key": owner_key, "place": place, **changes}
             return await insert_until_duplicate(self._constraints, [new]) == 1
         seen = {"owner_key": {"$eq": owner_key}, "place": {"$eq": place}, "revision": {"$eq": revision}}
-        return bool((await self._constraints.update_one(seen, {"$set": written})).matched_count)
+        return bool((await self._constraints.update_one(seen, {"$set": changes})).matched_count)

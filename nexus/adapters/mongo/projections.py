@@ -7,6 +7,7 @@ without looking at what is in it, so that only large rows are looked at.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from nexus.adapters.mongo.versions import FIELD
 from nexus.core.models import ABOUT_RESULT, AGENT_ID, CONDENSED, HANDLE, INTERNAL, SAID_BESIDE
 from nexus.core.ports.store import (
     ARGUMENTS_LEFT_OUT,
@@ -19,7 +20,7 @@ from nexus.core.ports.store import (
 
 Expression = Any
 
-HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
+HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp", FIELD), 1)
 # Of metadata that are too large, what is left besides the tool calls.
 _KEPT: Final = (
     *("source", "has_tool_calls", "tool_name", "status", "execution_success", "call_id", "usage", "phase", "left_out"),

@@ -39,6 +39,7 @@ from nexus.adapters.mongo.schema import (
     id_text,
     to_index,
 )
+from nexus.adapters.mongo.versions import NOT_NEWER
 from nexus.core.models import DEFAULT_SESSION, utc_now
 from nexus.core.ports import Row
 from nexus.core.recall import EPISODE, MEANING, WORDS, Entry, IndexStatus, Place, Postings
@@ -89,7 +90,7 @@ class MongoRecall(Operations):
 
         Each has the claim's own number until its work is done, or due again for another reason.
         """
-        due = {"recall.work": {"$eq": work}, "recall.due_at": {"$lte": now}}
+        due = {"recall.work": {"$eq": work}, "recall.due_at": {"$lte": now}, **NOT_NEWER}
         ids = [row["_id"] for row in await read_page(self._messages, due, _ID, _FIRST_DUE_FIRST, limit)]
         claim = ObjectId()
         rows: list[Row] = []

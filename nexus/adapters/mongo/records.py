@@ -22,13 +22,14 @@ from nexus.adapters.mongo.client import (
     read_one,
     read_page,
 )
+from nexus.adapters.mongo.versions import FIELD, written
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Row
 from nexus.core.records import ID_BYTES, BuildRecord, Piece
 from nexus.core.wire import explain
 
 _NEWEST_FIRST: Final = [("answered_at", DESCENDING), ("request_id", DESCENDING)]
-_FIELDS: Final = {"_id": 0, **{field.name: 1 for field in fields(BuildRecord)}}
+_FIELDS: Final = {"_id": 0, **{field.name: 1 for field in fields(BuildRecord)}, FIELD: 1}
 _RECORD: Final = TypeAdapter(BuildRecord)
 # A piece is kept for so much longer than asked for: builds that show it again within that time write nothing.
 _LONGER: Final = timedelta(days=1)
@@ -142,4 +143,4 @@ def _record(row: Row) -> BuildRecord:
 def _document(record: BuildRecord, until: datetime) -> Row:
     # No condition of a partial index can say "not".
     failure = {} if record.outcome == "success" else {"is_failure": True}
-    return {**asdict(record), **failure, "pieces": b"".join(record.pieces), "expires_at": until}
+    return written({**asdict(record), **failure, "pieces": b"".join(record.pieces), "expires_at": until})

@@ -8,9 +8,10 @@ from bson import ObjectId
 from pymongo import ASCENDING, ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
-from nexus.adapters.mongo.client import Calls, Operations, driver_call
+from nexus.adapters.mongo.client import Calls, Operations, driver_call, read_all
 from nexus.adapters.mongo.projections import HEADER
 from nexus.adapters.mongo.schema import id_of, id_text, rows_of_session, unchanged
+from nexus.adapters.mongo.versions import FIELD, readable
 from nexus.core.models import INTERNAL
 from nexus.core.ports import Row
 from nexus.core.ports.retention import HEADERS, Kind, Removable
@@ -22,7 +23,7 @@ _COLLECTIONS: Final[Mapping[Kind | Removable, str]] = {
     "overviews": "working_memory",
     "details": "memory_details",
 }
-_FIELDS: Final = {kind: dict.fromkeys(("owner_key", "session_id", *names), 1) for kind, names in HEADERS.items()}
+_FIELDS: Final = {kind: dict.fromkeys(("owner_key", "session_id", *names, FIELD), 1) for kind, names in HEADERS.items()}
 _ROW: Final = {**HEADER, f"metadata.{INTERNAL}": 1}
 _PASS: Final = {"_id": "pass"}
 _WITHOUT_ID: Final = {"_id": 0}
@@ -60,20 +61,21 @@ class MongoRetention(Operations):
     async def stored_before(self, kind: Kind, before: datetime, *, after: str = "", limit: int) -> list[Row]:
         """Headers of up to `limit` documents of all owners, in the order of storing."""
         stored = {"$lt": ObjectId.from_datetime(before), **({"$gt": ObjectId(after)} if after else {})}
-        page = self._collections[kind].find({"_id": stored}, _FIELDS[kind], sort=[("_id", ASCENDING)], limit=limit)
-        return _named(await page.to_list(limit))
+        collection = self._collections[kind]
+        page = collection.find({"_id": stored}, _FIELDS[kind], sort=[("_id", ASCENDING)], limit=limit)
+        return _named(readable(collection, await page.to_list(limit)))
 
     @driver_call
     async def rows_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
         """Headers of the rows of these runs in a session, in any order."""
         query = {**rows_of_session(owner_key, session_id), "run_id": {"$in": list(run_ids)}}
-        return _named(await self._collections["messages"].find(query, _ROW).to_list(None))
+        return _named(await read_all(self._collections["messages"], query, _ROW))
 
     @driver_call
     async def rows_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
         """Headers of the rows with these `_id`s, in any order."""
         query = {"_id": {"$in": [*map(id_of, row_ids)]}, "owner_key": {"$eq": owner_key}}
-        return _named(await self._collections["messages"].find(query, _ROW).to_list(None))
+        return _named(await read_all(self._collections["messages"], query, _ROW))
 
     @driver_call
     async def remove(self, kind: Removable, owner_key: str, ids: Sequence[str]) -> int:

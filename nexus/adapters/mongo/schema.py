@@ -19,6 +19,7 @@ from pymongo import ASCENDING, DESCENDING, TEXT, IndexModel
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from nexus.adapters.mongo.client import Calls
+from nexus.adapters.mongo.versions import NOT_NEWER, check_database, mark_database
 from nexus.core import recall
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import (
@@ -217,7 +218,10 @@ class Indexes:
             raise StoreUnavailableError(str(error)) from error
 
     async def make(self) -> None:
-        """Make what is missing; StoreRejectedError names a collection where documents or an index are in the way."""
+        """Make what is missing; StoreRejectedError names a collection where documents or an index are in the way.
+
+        So does the version of a newer release.
+        """
         if self._making is None:
             self._making = asyncio.create_task(self._calls.run(self._make))
             self._making.add_done_callback(self._ended)
@@ -234,8 +238,10 @@ class Indexes:
         # Else the server waits until every member has the index, one that is away included.
         quorum = {"commitQuorum": "majority"} if "setName" in server else {}
         with pymongo.timeout(_INDEXING_S):
+            await check_database(self._database)
             for name, indexes in INDEXES.items():
                 await _make_missing(self._database[name], indexes, quorum)
+            await mark_database(self._database)
             with suppress(PyMongoError):
                 details = self._database["memory_details"]
                 if WORDS not in await _existing(details):
@@ -346,8 +352,8 @@ def newest_first(rows: Iterable[Row]) -> list[Row]:
 
 
 def unchanged(seen: Mapping[str, Any]) -> dict[str, Any]:
-    """The condition for a document in which these fields still have these values."""
-    return {name: {"$eq": value} for name, value in seen.items()}
+    """The condition for a document in which these fields still have these values, and which no newer release wrote."""
+    return {**{name: {"$eq": value} for name, value in seen.items()}, **NOT_NEWER}
 
 
 def origin_of(row: Row) -> RunOrigin | None:

@@ -16,7 +16,7 @@ from pymongo import ASCENDING, AsyncMongoClient
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
 from pymongo.read_concern import ReadConcern
 
-from nexus.adapters.mongo.client import Calls, driver_call, insert_call, insert_until_duplicate, read_one
+from nexus.adapters.mongo.client import Calls, driver_call, insert_call, insert_until_duplicate, read_all, read_one
 from nexus.adapters.mongo.erasure import MongoErasure
 from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
@@ -27,6 +27,7 @@ from nexus.adapters.mongo.replicas import MongoReplicas
 from nexus.adapters.mongo.retention import MongoRetention
 from nexus.adapters.mongo.schema import CODEC, EXACT_CODEC, Indexes, inventory, of_session
 from nexus.adapters.mongo.transfer import MongoTransfer
+from nexus.adapters.mongo.versions import NOT_NEWER, check_database, written
 from nexus.core.errors import ConfigError
 from nexus.core.models import utc_now
 from nexus.core.ports import (
@@ -145,8 +146,9 @@ class MongoStore(MongoMessages):
 
     @driver_call
     async def ping(self) -> None:
-        """Return when the server answers."""
+        """Return when the server answers, and no newer release has written to the database."""
         await self._client.admin.command("ping")
+        await check_database(self._database)
 
     @driver_call
     async def find_identity(self, public_key: str) -> Row | None:
@@ -161,12 +163,13 @@ class MongoStore(MongoMessages):
     @insert_call
     async def put_tool(self, name: str, definition: Mapping[str, Any] | None, said_at: datetime) -> bool:
         """Keep the definition, or that there is none, unless a later one is kept."""
-        not_later = {"name": {"$eq": name}, "$or": [{"said_at": {"$lte": said_at}}, {"said_at": None}]}
-        change = {"$set": {"definition": None if definition is None else dict(definition), "said_at": said_at}}
+        not_later = {"name": {"$eq": name}, "$or": [{"said_at": {"$lte": said_at}}, {"said_at": None}], **NOT_NEWER}
+        change = {"$set": written({"definition": None if definition is None else dict(definition), "said_at": said_at})}
         tools = self._database["tools"]
         try:
             await tools.update_one(not_later, change, upsert=True)
         except DuplicateKeyError:
+            await read_one(tools, {"name": {"$eq": name}})
             # A definition is kept under the name: a later one, or one of another replica in between. An update that
             # changes nothing waits for a majority as well.
             return bool((await tools.update_one(not_later, change)).matched_count)
@@ -175,7 +178,7 @@ class MongoStore(MongoMessages):
     @driver_call
     async def list_tools(self) -> list[Row]:
         """The definitions that are kept, by name."""
-        rows = await self._database["tools"].find({}, _WITHOUT_ID).sort("name", ASCENDING).to_list(None)
+        rows = await read_all(self._database["tools"], {}, _WITHOUT_ID, [("name", ASCENDING)])
         return [row["definition"] for row in rows if isinstance(row.get("definition"), dict)]
 
     @driver_call
@@ -189,12 +192,12 @@ class MongoStore(MongoMessages):
     ) -> bool:
         """Keep the document in place of the one with that revision. False when another was kept in between."""
         states = self._database["session_states"]
-        written = {"document": dict(document), "revision": revision + 1, "updated_at": utc_now()}
+        changes = written({"document": dict(document), "revision": revision + 1, "updated_at": utc_now()})
         if revision == 0:
-            new = {"owner_key": owner_key, "session_id": session_id, **written}
+            new = {"owner_key": owner_key, "session_id": session_id, **changes}
             return await insert_until_duplicate(states, [new]) == 1
         seen = {**of_session(owner_key, session_id), "revision": {"$eq": revision}}
-        return bool((await states.update_one(seen, {"$set": written})).matched_count)
+        return bool((await states.update_one(seen, {"$set": changes})).matched_count)
 
     async def _find_one(self, collection: str, query: Mapping[str, Any]) -> Row | None:
         row = await read_one(self._database[collection], query)

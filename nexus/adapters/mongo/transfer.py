@@ -34,6 +34,7 @@ from nexus.adapters.mongo.client import (
     read_one,
 )
 from nexus.adapters.mongo.schema import EXACT_CODEC, STORED_IN_SESSION, id_text, rows_of_session, to_index
+from nexus.adapters.mongo.versions import readable
 from nexus.core.ports import Row
 
 _PAGE: Final = 500
@@ -191,5 +192,4 @@ class MongoTransfer(Operations):
     async def _read(self, query: Mapping[str, Any], skip: int, index: Order | None) -> list[Row]:
         # A negative limit: one batch, which is no larger than a large document however large the rows are.
         cursor = self._messages.find(query, _WITHOUT_RECALL, hint=index).sort(_BY_ID).skip(skip).limit(-_PAGE)
-        rows: list[Row] = await cursor.batch_size(_PAGE).to_list(_PAGE)
-        return rows
+        return readable(self._messages, await cursor.batch_size(_PAGE).to_list(_PAGE))

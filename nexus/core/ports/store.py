@@ -256,7 +256,7 @@ class DocumentStore(Protocol):
         """What is there. Reads alone, and makes nothing."""
 
     async def ping(self) -> None:
-        """Return when the store answers."""
+        """Return when the store answers; StoreRejectedError where a newer release has written to it."""
 
     async def find_identity(self, public_key: str) -> Row | None:
         """The identity with that public key."""

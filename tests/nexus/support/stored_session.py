@@ -121,7 +121,7 @@ def documents_of(db: Database[dict[str, Any]], owner: str = "ada", session: str 
     for name in COLLECTIONS:
         rows = [*db[name].find({"owner_key": {"$eq": owner}, "session_id": session})]
         for row in rows:
-            for field in own if name in {"session_states", "turns"} else {"recall"}:
+            for field in {"nexus_schema", *(own if name in {"session_states", "turns"} else {"recall"})}:
                 row.pop(field, None)
             if name != "messages":
                 del row["_id"]

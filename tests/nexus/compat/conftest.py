@@ -1,0 +1,5 @@
+"""The environment of services, as for the other tests of whole services."""
+
+from tests.nexus.e2e.conftest import environment
+
+__all__ = ["environment"]
