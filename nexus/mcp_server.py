@@ -151,7 +151,7 @@ class _Desk:
 
     async def _build(self, owner: str, given: dict[str, Any]) -> mcp.CallToolResult:
         allowed = self.tools[BUILD_CONTEXT].input_schema["properties"]
-        if unknown := next((key for key in given if key not in allowed), None):
+        if (unknown := next((key for key in given if key not in allowed), None)) is not None:
             raise ValueError(f"{unknown[:_SHOWN_CHARS]!r} is unknown; allowed: {', '.join(allowed)}")
         if "input" not in given:
             raise ValueError("input: is missing; what the person says is needed")
@@ -163,8 +163,10 @@ class _Desk:
 
     async def _call(self, owner: str, name: str, given: dict[str, Any]) -> mcp.CallToolResult:
         run_id, session = given.pop("run_id", None), given.pop("session_id", None)
-        if session is None and run_id is None:
-            session = self.session
+        if run_id is None:
+            if name == PIN_CONSTRAINT and given.get("scope") == "run":
+                raise ValueError("run_id: is needed for constraints of scope run")
+            session = self.session if session is None else session
         # A run belongs to the session of its context.
         metadata = {} if session is None else {"session_id": read_session_id({"session_id": session}, "session_id")}
         run = Run(id=new_run_id() if run_id is None else run_id, owner_key=owner, metadata=metadata)

@@ -217,6 +217,7 @@ async def test_calls_that_are_refused(place: Place) -> None:
             ("build_context", {"input": " \n"}, "EMPTY_INPUT: run.history[0].content: is empty"),
             ("build_context", {"input": 5}, "INVALID_REQUEST: run.history[0].content: a text, or a list of parts"),
             ("build_context", {"input": "x", "owner_key": "ada"}, "'owner_key' is unknown; allowed: input, layout, "),
+            ("build_context", {"input": "x", "": "ada"}, "'' is unknown; allowed: input, layout, "),
             ("build_context", {"input": "x", "layout": "tree"}, "UNKNOWN_LAYOUT: run.metadata.layout: 'tree' is unkn"),
             ("build_context", {"input": "x", "format": "tree"}, "INVALID_REQUEST: run.metadata.format: 'tree' is unk"),
             ("build_context", {"input": "x", "session_id": ""}, "INVALID_REQUEST: run.metadata.session_id: a text of"),
@@ -244,6 +245,7 @@ async def test_calls_that_are_refused(place: Place) -> None:
             ),
             ("pin_constraint", {"text": "x", "kind": "maybe"}, "kind: 'maybe' is unknown; allowed: must, must_not, "),
             ("pin_constraint", {"text": "x" * 2_001}, "text: "),
+            ("pin_constraint", {"text": "x", "scope": "run"}, "run_id: is needed for constraints of scope run"),
         ):
             assert (await refused(client, name, arguments))[: len(said)] == said
         result = await client.call_tool("build_context", {"input": ""})
