@@ -44,7 +44,7 @@ def memory_in(content: dict[str, Any]) -> str:
 
 @pytest.mark.heavy
 @pytest.mark.once
-@pytest.mark.parametrize("layout", ["dialogue", "agent"])
+@pytest.mark.parametrize(("mode", "layout"), [("pubsub", "agent"), ("streams", "dialogue")], indirect=["mode"])
 @pytest.mark.usefixtures("mode")
 async def test_what_was_said_is_in_the_next_context(environment: Environment, layout: str) -> None:
     """However soon that is asked for, and whichever of two replicas records, while two clients speak for two owners."""

@@ -5,6 +5,7 @@ form leads to has an address in `_ASKED`.
 """
 
 import json
+import os
 import re
 import uuid
 from collections import Counter
@@ -47,7 +48,7 @@ _ASKED: Final[Mapping[str, Mapping[str, str]]] = {"recall": {"query": "text"}, "
 # Of one page, how many of its addresses are read, and how many of those are opened in the browser.
 _READ: Final = 30
 _OPENED: Final = 3
-_TEXTS: Final = 500
+_TEXTS: Final = int(os.environ.get("NEXUS_TEST_TEXTS") or 100)
 # Of the texts of each field, at least so many are to be seen: those on the pages that are read.
 _LEAST: Final = 20
 # No text is longer, within JSON either.

@@ -117,7 +117,12 @@ async def publish_all(requester: Requester, messages: Sequence[tuple[str, Docume
 
 
 @pytest.mark.usefixtures("mode")
-@pytest.mark.parametrize("words", [(), ("--session", "home")], ids=["owner", "session"])
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("pubsub", ("--session", "home")), ("streams", ())],
+    ids=["pubsub-session", "streams-owner"],
+    indirect=["mode"],
+)
 async def test_what_comes_late(
     environment: Environment, mongo_janitor: MongoClient[Document], database_name: str, words: Sequence[str]
 ) -> None:

@@ -140,7 +140,9 @@ async def test_a_search(mode: str, mongo_uri: str, database_name: str, tmp_path:
 
 @pytest.mark.once
 @pytest.mark.heavy
-@pytest.mark.parametrize("sdk", ["openai", "anthropic", "google"])
+@pytest.mark.parametrize(
+    ("sdk", "mode"), [("openai", "pubsub"), ("anthropic", "streams"), ("google", "pubsub")], indirect=["mode"]
+)
 async def test_the_loop_with_an_sdk(sdk: str, mode: str, mongo_uri: str, database_name: str, tmp_path: Path) -> None:
     """The SDK takes the context as it is, its answers are understood whole, and the next run remembers."""
     tools, *programs = blocks("docs/orchestrators.md", "python")

@@ -1,10 +1,14 @@
 """Texts that try to pass for structure, made from a seed: the same seed gives the same texts."""
 
+import os
 import random
 import re
 from typing import Final
 
 from tests.nexus.unit.services.context.strict import ANGLES, EQUALS_SIGNS, LETTERS, NUMBER_SIGNS, SQUARES
+
+# Of each, tests make some hundred texts or a thousand. NEXUS_TEST_SEEDS=20 tries that many.
+SEEDS: Final = range(int(os.environ.get("NEXUS_TEST_SEEDS") or 4))
 
 TAGS: Final = (
     "[CORE_IDENTITY]",

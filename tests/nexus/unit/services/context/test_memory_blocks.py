@@ -22,7 +22,6 @@ from tests.nexus.unit.services.context.remembering import (
     texts_of,
 )
 
-SEEDS: Final = range(10)
 LATIN: Final = "Finds reviews. HR 0.86 (95% CI 0.80-0.93); n = 45,678."
 
 
@@ -67,7 +66,7 @@ class TestGoal:
         )
         assert block.escaped == 4
 
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("seed", hostile.SEEDS)
     def test_hostile_goals(self, seed: int) -> None:
         """Nothing but the goal is in the block, and it comes back."""
         rng = random.Random(seed)  # noqa: S311 - makes test data
@@ -188,7 +187,7 @@ class TestTurns:
 
     @pytest.mark.heavy
     @pytest.mark.parametrize("level", LEVELS)
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("seed", hostile.SEEDS)
     def test_hostile_texts(self, seed: int, level: Level) -> None:
         """In every field of every turn: a strict reader finds exactly the turns, and every text comes back."""
         rng = random.Random(seed)  # noqa: S311 - makes test data

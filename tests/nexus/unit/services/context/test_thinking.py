@@ -28,7 +28,6 @@ from tests.nexus.unit.services.context import hostile, strict
 from tests.nexus.unit.services.context.remembering import read_turns_text, stored_turn, summaries
 
 CHECKS: Final = {"openai": openai_faults, "anthropic": anthropic_faults, "gemini": gemini_faults}
-SEEDS: Final = range(10)
 TITLES: Final = {
     "TASK_CONTEXT": "TASK CONTEXT",
     "WORKSPACE_CONTEXT": "WORKSPACE CONTEXT",
@@ -237,7 +236,7 @@ def test_every_provider_takes_it(form: str) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", hostile.SEEDS)
 def test_hostile_texts(seed: int, level: Level) -> None:
     """In every part at once: a strict reader finds exactly the parts, and every text comes back."""
     rng = random.Random(seed)  # noqa: S311 - makes test data
