@@ -43,15 +43,11 @@ from nexus.services.context import agent, thinking
 from nexus.services.context.agent import AgentContext, agent_context
 from nexus.services.context.blocks import listed
 from nexus.services.context.budget import Budget
-from nexus.services.context.dialogue import DialogueInput, fit_dialogue
-from nexus.services.context.formats.rules import RULES
-from nexus.services.context.formats.tools import first_tools
+from nexus.services.context.dialogue import dialogue_prefix
 from nexus.services.context.gather import (
     FIRST,
     Build,
     BuilderSettings,
-    DialogueSources,
-    RunStart,
     Sources,
     StateSource,
     gather_dialogue,
@@ -60,10 +56,9 @@ from nexus.services.context.gather import (
     read_run_messages,
     search_recall,
 )
-from nexus.services.context.person_blocks import aside_blocks, constraints_text, mood_block
+from nexus.services.context.person_blocks import constraints_text
 from nexus.services.context.pinned import is_role_given
 from nexus.services.context.prompts import identity_block
-from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.request import BuildRequest, Deadline, read_request
 from nexus.services.context.run_messages import RunMessages, run_messages_in
 from nexus.services.context.run_prefix import (
@@ -76,19 +71,18 @@ from nexus.services.context.run_prefix import (
     since_constraints,
     with_images,
 )
+from nexus.services.context.run_start import RunStart
 from nexus.services.context.session import (
     NOT_COMPACTED,
     TO_COMPACT,
     CompactionCooldown,
-    PastTurns,
     compact_session,
     gather_session,
     read_all_turns,
     read_hidden_turns,
     read_run_memory,
 )
-from nexus.services.context.thinking import ThinkingInput, fit_thinking
-from nexus.services.history.merge import newest
+from nexus.services.context.thinking import thinking_prefix
 from nexus.services.history.rows import chars_of, invalid_request
 from nexus.services.history.transcript import Admitted, Window, faults
 from nexus.services.persistence import PersistenceService
@@ -222,22 +216,6 @@ class ContextBuilder:
             failed = True
         return Built(result or deadline.exceeded(), start.outbox_row(), failed, request, settings)
 
-    async def preview(self, message: Message, deadline: Deadline) -> dict[str, Any]:
-        """The content of the answer that a request for a run's first context would get now.
-
-        Nothing is recorded, kept or compacted.
-
-        Raises:
-            RequestError: as the answer would say.
-        """
-        request = read_request(message, default_layout=self.settings.default_layout)
-        build = self._begin(request, deadline, run_messages_in(request))._replace(preview=True)
-        _check_input(build)
-        with anyio.move_on_after(deadline.left_s):
-            # A start that is not running records nothing.
-            return await self._content(build, RunStart(self._sources, build), _Timings(self._metrics, {}))
-        raise deadline.exceeded()
-
     async def _unrecorded(self, request: BuildRequest, deadline: Deadline) -> int:
         """How many of the messages that the request is to come after are not recorded, after a wait for them."""
         if not request.after:
@@ -248,43 +226,6 @@ class ContextBuilder:
         except StoreUnavailableError as error:
             _log.warning("degraded", part="after", reason=str(error))
             return len(request.after)
-
-    def remember_run(self, message: Message) -> None:
-        """Note the session of a run that another replica builds."""
-        try:
-            request = read_request(message, default_layout=self.settings.default_layout)
-        except RequestError:
-            return
-        self._sources.conversation.remember_run(request.owner_key, request.run_id, request.origin)
-
-    async def build_context(
-        self,
-        *,
-        owner_key: str,
-        user_profile: Mapping[str, Any] | None = None,
-        current_input: str,
-        current_run_id: str = "",
-        timestamp_utc: str = "",
-        timezone_offset: int | str = 0,
-    ) -> list[dict[str, Any]]:
-        """The five messages of the dialogue layout, for use without a bus. Nothing is recorded.
-
-        Raises:
-            RequestError: as for a request; HISTORY_UNAVAILABLE only where `on_history_failure` is `error`.
-        """
-        run_id = current_run_id or new_run_id()
-        metadata = {
-            "layout": "dialogue",
-            "user_profile": None if user_profile is None else dict(user_profile),
-            "client_timestamp_utc": timestamp_utc,
-            "client_timezone_offset": timezone_offset,
-        }
-        human = {"run_id": run_id, "owner_key": owner_key, "role": Role.HUMAN, "content": current_input}
-        run = {"id": run_id, "owner_key": owner_key, "history": [human], "metadata": metadata}
-        message = Message(run_id=run_id, owner_key=owner_key, role=Role.HUMAN, content=run)
-        deadline = Deadline(_DEFAULT_ALLOWED_MS, anyio.current_time() + _DEFAULT_ALLOWED_MS / 1_000)
-        messages: list[dict[str, Any]] = (await self.preview(message, deadline))["messages"]
-        return messages
 
     def _begin(
         self, request: BuildRequest, deadline: Deadline, run: RunMessages, admitted: Admitted | None = None
@@ -383,7 +324,7 @@ class ContextBuilder:
             tools = offered(self._sources.tools, build.request, build.settings.dialogue_tools)
             chars, prefix = (
                 sum(map(chars_of, gathered.rows)),
-                partial(_dialogue_prefix, build, gathered, tools, degraded),
+                partial(dialogue_prefix, build, gathered, tools, degraded),
             )
             return await computed(build.request.owner_key, chars, prefix), gathered.complete
 
@@ -399,7 +340,7 @@ class ContextBuilder:
             degraded = self._degraded([*past.missing, *not_read, *unread], build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(self._sources.tools, build.request)
-            prefix = _thinking_prefix(build, past, recall, constraints, tools, degraded)
+            prefix = thinking_prefix(build, past, recall, constraints, tools, degraded)
         if view is None and not degraded:
             mine = ThinkingView(tools, past.remembered, recall, constraints).to_bytes()
             await start.keep(mine, ThinkingView.from_bytes)
@@ -481,6 +422,59 @@ class ContextBuilder:
             raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, reason)
         return sorted(part.value for part in parts)
 
+    async def preview(self, message: Message, deadline: Deadline) -> dict[str, Any]:
+        """The content of the answer that a request for a run's first context would get now.
+
+        Nothing is recorded, kept or compacted.
+
+        Raises:
+            RequestError: as the answer would say.
+        """
+        request = read_request(message, default_layout=self.settings.default_layout)
+        build = self._begin(request, deadline, run_messages_in(request))._replace(preview=True)
+        _check_input(build)
+        with anyio.move_on_after(deadline.left_s):
+            # A start that is not running records nothing.
+            return await self._content(build, RunStart(self._sources, build), _Timings(self._metrics, {}))
+        raise deadline.exceeded()
+
+    def remember_run(self, message: Message) -> None:
+        """Note the session of a run that another replica builds."""
+        try:
+            request = read_request(message, default_layout=self.settings.default_layout)
+        except RequestError:
+            return
+        self._sources.conversation.remember_run(request.owner_key, request.run_id, request.origin)
+
+    async def build_context(
+        self,
+        *,
+        owner_key: str,
+        user_profile: Mapping[str, Any] | None = None,
+        current_input: str,
+        current_run_id: str = "",
+        timestamp_utc: str = "",
+        timezone_offset: int | str = 0,
+    ) -> list[dict[str, Any]]:
+        """The five messages of the dialogue layout, for use without a bus. Nothing is recorded.
+
+        Raises:
+            RequestError: as for a request; HISTORY_UNAVAILABLE only where `on_history_failure` is `error`.
+        """
+        run_id = current_run_id or new_run_id()
+        metadata = {
+            "layout": "dialogue",
+            "user_profile": None if user_profile is None else dict(user_profile),
+            "client_timestamp_utc": timestamp_utc,
+            "client_timezone_offset": timezone_offset,
+        }
+        human = {"run_id": run_id, "owner_key": owner_key, "role": Role.HUMAN, "content": current_input}
+        run = {"id": run_id, "owner_key": owner_key, "history": [human], "metadata": metadata}
+        message = Message(run_id=run_id, owner_key=owner_key, role=Role.HUMAN, content=run)
+        deadline = Deadline(_DEFAULT_ALLOWED_MS, anyio.current_time() + _DEFAULT_ALLOWED_MS / 1_000)
+        messages: list[dict[str, Any]] = (await self.preview(message, deadline))["messages"]
+        return messages
+
 
 def _closed(build: Build, prefix: RunPrefix) -> dict[str, Any]:
     """The content of the answer, within the window, checked and in the format that was asked for."""
@@ -520,71 +514,3 @@ def _check_input(build: Build) -> None:
             opening = [identity_block()]
     messages = [message for block in opening for message in block.messages]
     build.budget.check_input(messages, request.current_input)
-
-
-def _dialogue_prefix(
-    build: Build, gathered: DialogueSources, tools: list[dict[str, Any]], degraded: list[str]
-) -> RunPrefix:
-    request, settings = build.request, build.settings
-    earlier = newest(gathered.rows, gathered.history_size, current_run_id=request.run_id) if settings.mood else None
-    said = [entry for each in earlier.utterances for entry in each.entries] if earlier else None
-    given = DialogueInput(
-        tools=first_tools(tools, RULES[request.form])[0],
-        history=gathered.rows,
-        user_profile=gathered.profile,
-        current_input=request.current_input,
-        current_run_id=request.run_id,
-        timestamp_utc=request.moment or "",
-        timezone_offset=request.timezone_offset,
-        history_size=gathered.history_size,
-        truncate_chars=settings.truncate_chars,
-        show_tool_results=settings.show_tool_results,
-        default_profile=settings.default_profile,
-        tools_complete=Part.TOOLS not in degraded,
-        input_id=request.human.id,
-        facts=gathered.facts,
-        aside=aside_blocks(
-            [*gathered.constraints, *request.constraints],
-            gathered.recall.block if gathered.recall else None,
-            None if said is None else mood_block(request, said),
-        ),
-    )
-    assembled = fit_dialogue(given, build.budget_with(tools))
-    assembled = gathered.recall.counted(assembled) if gathered.recall else assembled
-    return RunPrefix(
-        assembled.messages,
-        assembled.manifest,
-        tools,
-        degraded,
-        [*gathered.notes, *assembled.repairs],
-        assembled.left_out,
-        gathered.constraints,
-    )
-
-
-def _thinking_prefix(  # noqa: PLR0917  # one for each thing that was read
-    build: Build,
-    past: PastTurns,
-    recall: RecallBlock | None,
-    constraints: Sequence[Constraint],
-    tools: list[dict[str, Any]],
-    degraded: list[str],
-) -> RunPrefix:
-    request = build.request
-    given = ThinkingInput(
-        current_input=request.current_input,
-        remembered=past.remembered,
-        workspace=request.turn.workspace_context,
-        rounds=request.turn.thinking_rounds,
-        input_id=request.human.id,
-        aside=aside_blocks(
-            [*constraints, *request.constraints],
-            recall.block if recall else None,
-            mood_block(request) if build.settings.mood else None,
-        ),
-    )
-    assembled = fit_thinking(given, build.budget_with(tools))
-    assembled = recall.counted(assembled) if recall else assembled
-    notes = [*request.notes, *assembled.repairs]
-    left_out = [*past.left_out, *assembled.left_out]
-    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes, left_out)

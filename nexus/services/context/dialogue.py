@@ -11,19 +11,25 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
+from nexus.core.metrics import Part
 from nexus.core.models import DEFAULT_SESSION, LeftOut, is_internal, parse_moment
 from nexus.services.context.blocks import Assembled, Block, Dropped, assemble, source_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
 from nexus.services.context.fitting import Growing, Kept, fit, kept_aside, whole_blocks
-from nexus.services.context.person_blocks import NO_FACTS, KnownFacts
+from nexus.services.context.formats.rules import RULES
+from nexus.services.context.formats.tools import first_tools
+from nexus.services.context.gather import Build, DialogueSources
+from nexus.services.context.person_blocks import NO_FACTS, KnownFacts, aside_blocks, mood_block
 from nexus.services.context.prompts import describe_tools, identity_block
+from nexus.services.context.run_prefix import RunPrefix
 from nexus.services.history.forms import not_understood
 from nexus.services.history.merge import Utterance, merge, newest, read_dialogue
 from nexus.services.history.messages import HistoryMessage, in_order, read_messages
 from nexus.services.history.rows import at_offset, count_others, parse_offset, text_or_empty
 from nexus.services.history.tool_calls import annotate, annotate_results, read_tool_calls
 from nexus.services.history.transcript import EMPTY_RESULT, answers_of
+from nexus.services.text.cuts import cut
 from nexus.services.text.escape import CountingEscape, canonical, escape
 from nexus.services.text.tokens import Measure
 
@@ -35,9 +41,6 @@ _FACTS_OF_SHARE: Final = "window: facts take more than their share (memory.budge
 _NO_CONVERSATIONS: Final = "(No previous conversations yet)"
 _UNKNOWN_TIME: Final = "Unknown time"
 _NO_TEXT: Final = "[工具调用结果]"
-# Characters of an answer that are shown beside annotations of any length.
-_LEAST_SHOWN: Final = 20
-_ELLIPSIS: Final = "..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,47 @@ class DialogueInput:
     cut: frozenset[str] = frozenset()
     facts: KnownFacts = NO_FACTS
     aside: Sequence[Block] = ()
+
+
+def dialogue_prefix(
+    build: Build, gathered: DialogueSources, tools: list[dict[str, Any]], degraded: list[str]
+) -> RunPrefix:
+    """The messages of the layout, of what was read for a build; `degraded` names the missing parts."""
+    request, settings = build.request, build.settings
+    earlier = newest(gathered.rows, gathered.history_size, current_run_id=request.run_id) if settings.mood else None
+    said = [entry for each in earlier.utterances for entry in each.entries] if earlier else None
+    given = DialogueInput(
+        tools=first_tools(tools, RULES[request.form])[0],
+        history=gathered.rows,
+        user_profile=gathered.profile,
+        current_input=request.current_input,
+        current_run_id=request.run_id,
+        timestamp_utc=request.moment or "",
+        timezone_offset=request.timezone_offset,
+        history_size=gathered.history_size,
+        truncate_chars=settings.truncate_chars,
+        show_tool_results=settings.show_tool_results,
+        default_profile=settings.default_profile,
+        tools_complete=Part.TOOLS not in degraded,
+        input_id=request.human.id,
+        facts=gathered.facts,
+        aside=aside_blocks(
+            [*gathered.constraints, *request.constraints],
+            gathered.recall.block if gathered.recall else None,
+            None if said is None else mood_block(request, said),
+        ),
+    )
+    assembled = fit_dialogue(given, build.budget_with(tools))
+    assembled = gathered.recall.counted(assembled) if gathered.recall else assembled
+    return RunPrefix(
+        assembled.messages,
+        assembled.manifest,
+        tools,
+        degraded,
+        [*gathered.notes, *assembled.repairs],
+        assembled.left_out,
+        gathered.constraints,
+    )
 
 
 def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
@@ -441,50 +485,3 @@ def _as_row(message: Utterance) -> dict[str, Any]:
             "has_tool_calls": any(entry.calls for entry in message.entries),
         },
     }
-
-
-def cut(texts: Sequence[str], reserved: int, limit: int) -> tuple[list[str], bool]:
-    """The texts of one message, cut so that they and `reserved` characters of annotations fit into `limit`.
-
-    A message of one text and nothing reserved keeps its beginning and ends in `...`. Otherwise the last text is the
-    answer: the texts before it give way first, and if it is too long by itself its end is kept, after `...`. The
-    texts count with a line break between them. At least 20 characters are kept, whatever the annotations leave.
-
-    It reads no more than `limit` characters from either end of a text, so a store may leave out the middle of one that
-    is longer than twice the limit.
-
-    Returns:
-        The texts, as many as were given, `""` for one without room, and whether any was cut.
-    """
-    limit = max(limit, _LEAST_SHOWN)
-    breaks = max(len(texts) - 1, 0)
-    if not texts or sum(map(len, texts)) + breaks + reserved <= limit:
-        return list(texts), False
-    if len(texts) == 1 and not reserved:
-        return [_beginning(texts[0], limit)], True
-    room = max(limit - reserved, _LEAST_SHOWN)
-    *preamble, answer = texts
-    # A text that gives way leaves an ellipsis and a line break, as far as those fit, the latest texts first.
-    mentioned = min(len(preamble), (room - _LEAST_SHOWN) // (len(_ELLIPSIS) + 1))
-    omitted = len(preamble) - mentioned
-    kept = _ending(answer, room - mentioned * (len(_ELLIPSIS) + 1))
-    shown = [*[""] * omitted, *_shared_out(preamble[omitted:], room - mentioned - len(kept)), kept]
-    return shown, shown != list(texts)
-
-
-def _beginning(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - len(_ELLIPSIS)]}{_ELLIPSIS}"
-
-
-def _ending(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{_ELLIPSIS}{text[len(text) - limit + len(_ELLIPSIS) :]}"
-
-
-def _shared_out(texts: Sequence[str], room: int) -> list[str]:
-    """Each text cut to an equal share of `room`; the surplus of short texts goes to the longer ones."""
-    shares = [0] * len(texts)
-    left = room
-    for position, index in enumerate(sorted(range(len(texts)), key=lambda i: min(len(texts[i]), room))):
-        shares[index] = min(len(texts[index]), left // (len(texts) - position))
-        left -= shares[index]
-    return [_beginning(text, share) for text, share in zip(texts, shares, strict=True)]

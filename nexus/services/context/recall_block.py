@@ -16,12 +16,12 @@ from nexus.core.models import DEFAULT_SESSION, LONG_AGO, Row
 from nexus.core.recall import Found, Hit
 from nexus.services.context.blocks import Assembled, Block
 from nexus.services.context.bounds import Bounds
-from nexus.services.context.dialogue import cut
 from nexus.services.history.messages import HistoryMessage, messages_of
 from nexus.services.history.rows import at_offset, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, annotate
 from nexus.services.recall.texts import said_in
 from nexus.services.text.content import without_recalled
+from nexus.services.text.cuts import cut
 from nexus.services.text.escape import CountingEscape, fold, one_line
 
 TAG: Final = "RECALL"

@@ -8,13 +8,15 @@ end.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
+from nexus.core.person import Constraint
 from nexus.core.turns import ThinkingRound
 from nexus.services.context.blocks import Assembled, Block, Dropped, Joined, Section, assemble, source_of, text_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget
 from nexus.services.context.fitting import Growing, Kept, fit, kept_aside, whole_blocks
+from nexus.services.context.gather import Build
 from nexus.services.context.memory_blocks import (
     NOTHING,
     Remembered,
@@ -23,7 +25,11 @@ from nexus.services.context.memory_blocks import (
     goal_text,
     without_oldest,
 )
+from nexus.services.context.person_blocks import aside_blocks, mood_block
 from nexus.services.context.prompts import THINKING_INSTRUCTION
+from nexus.services.context.recall_block import RecallBlock
+from nexus.services.context.run_prefix import RunPrefix
+from nexus.services.context.session import PastTurns
 from nexus.services.text.escape import BANNERS, CountingEscape, LabelEscape, canonical
 from nexus.services.text.tokens import Measure
 from nexus.services.turns.documents import turns_text
@@ -61,6 +67,35 @@ class ThinkingInput:
 def instructions() -> list[Block]:
     """The blocks that every context of this layout begins with."""
     return [Block("THINKING_INSTRUCTION", "system", THINKING_INSTRUCTION)]
+
+
+def thinking_prefix(  # noqa: PLR0917  # one for each thing that was read
+    build: Build,
+    past: PastTurns,
+    recall: RecallBlock | None,
+    constraints: Sequence[Constraint],
+    tools: list[dict[str, Any]],
+    degraded: list[str],
+) -> RunPrefix:
+    """The messages of the layout, of what was read for a build; `degraded` names the missing parts."""
+    request = build.request
+    given = ThinkingInput(
+        current_input=request.current_input,
+        remembered=past.remembered,
+        workspace=request.turn.workspace_context,
+        rounds=request.turn.thinking_rounds,
+        input_id=request.human.id,
+        aside=aside_blocks(
+            [*constraints, *request.constraints],
+            recall.block if recall else None,
+            mood_block(request) if build.settings.mood else None,
+        ),
+    )
+    assembled = fit_thinking(given, build.budget_with(tools))
+    assembled = recall.counted(assembled) if recall else assembled
+    notes = [*request.notes, *assembled.repairs]
+    left_out = [*past.left_out, *assembled.left_out]
+    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes, left_out)
 
 
 def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.dialogue import FriendsInfoFormatter, MemoryFormatter, MomentFormatter, cut
+from nexus.services.context.dialogue import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
+from nexus.services.text.cuts import cut
 from tests.nexus.unit.services.context.strict import read_memory
 
 shared_memory = MemoryFormatter.format_shared_memory
