@@ -169,8 +169,9 @@ async def test_what_is_there_of_a_record() -> None:
         assert "no context" in page.text
         assert (await browser.see("sent", **of(refused))).status == 404
         assert "an error has no messages" in (await browser.see("diff", **of(manifest), other="q2")).text
-        changed = await desk.record(asking("agent", "q3"), sha256="0" * 64)
+        changed = await desk.record(asking("agent", "q3"), sha256="0" * 64, agent="sub scöut")
         page = await browser.see("context", **of(changed))
+        assert "sub scöut" in page.text
         assert "not replayed" in page.text
         assert "another SHA-256" in page.text
         assert "[INPUT]" in page.text
