@@ -1,5 +1,5 @@
 """The environment of services, as for the other tests of whole services."""
 
-from tests.nexus.e2e.conftest import environment
+from tests.nexus.e2e.conftest import environment, mode
 
-__all__ = ["environment"]
+__all__ = ["environment", "mode"]
