@@ -26,7 +26,7 @@ from nexus.config.sources import origins, version_of
 from nexus.connections import Transport
 from nexus.core.person import CONSTRAINT_SCOPES
 from nexus.core.ports import Bus, Embedder, LanguageModel, Row, Store, Subscription, TokenCounter
-from nexus.services.context.bounds import BUDGET, Share, Shares
+from nexus.core.shares import BUDGET, Share, Shares
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.person_blocks import constraints_text

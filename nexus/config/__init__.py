@@ -23,9 +23,9 @@ from pydantic_core import PydanticCustomError
 from nexus.core.models import Identifier
 from nexus.core.recall import Language
 from nexus.core.records import RecordMode
+from nexus.core.shares import BUDGET, Shares
 from nexus.core.signing import Signing
 from nexus.core.turns import Level
-from nexus.services.context.bounds import BUDGET, Shares
 
 # Sections that the `configurations` document of an environment may hold (contract §9).
 STORED_SECTIONS: Final = ("memory", "layouts", "user_defaults")

@@ -12,9 +12,10 @@ from typing import Any, Final, Self
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import LeftOut, Why
 from nexus.core.ports import TokenCounter
+from nexus.core.shares import BUDGET, Share, Shares
 from nexus.core.wire import compact
 from nexus.services.context.blocks import Weights, number_of
-from nexus.services.context.bounds import BUDGET, Bounds, Share, Shares
+from nexus.services.context.bounds import Bounds
 from nexus.services.context.memory_blocks import MOST_TOKENS, Meta, meta_block
 from nexus.services.context.person_blocks import CONSTRAINTS
 from nexus.services.text.tokens import ByteBound, Measure

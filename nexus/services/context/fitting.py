@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from nexus.core.shares import Share
 from nexus.services.context.blocks import Assembled, Block, Dropped, Weights, dropped_by
-from nexus.services.context.bounds import Share, allocate, by_priority, largest
+from nexus.services.context.bounds import allocate, by_priority, largest
 from nexus.services.context.budget import RESULTS, Budget
 from nexus.services.context.person_blocks import CONSTRAINTS
 from nexus.services.text.tokens import ByteBound, Measure

@@ -69,7 +69,7 @@ def test_only_what_is_called_is_imported() -> None:
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     version, turns, serve = (set(line.split()) for line in said.splitlines())
     assert not version & {"pymongo", "redis", "nexus.bootstrap", "nexus.config"}
-    assert not turns & {"nexus.bootstrap", "nexus.services.context.builder"}
+    assert not turns & {"nexus.bootstrap", "nexus.services.context"}
     assert "nexus.bootstrap" in serve
     assert not serve & {"openai", "httpx2", "nexus.cli.demo", "nexus.cli.doctor", "nexus.cli.memory"}
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from nexus.config import Settings
 from nexus.config.loading import load_settings
-from nexus.services.context.bounds import BUDGET, Shares
+from nexus.core.shares import BUDGET, Shares
 from nexus.wiring import builder_settings, settings_in_force
 
 

@@ -13,11 +13,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nexus.core.models import Why
+from nexus.core.shares import BUDGET
 from nexus.core.wire import compact
 from nexus.core.working_memory import Compaction, Overview, Snapshot
 from nexus.services.context.agent import AgentInput, assemble_agent, fit_agent
 from nexus.services.context.blocks import Assembled
-from nexus.services.context.bounds import BUDGET
 from nexus.services.context.budget import Budget
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Remembered

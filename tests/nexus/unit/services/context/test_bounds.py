@@ -14,11 +14,12 @@ from nexus.adapters.tokenizer import open_tokenizer
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Why
 from nexus.core.ports import TokenCounter
+from nexus.core.shares import Shares
 from nexus.core.turns import ThinkingRound
 from nexus.core.working_memory import Detail, Overview, Snapshot
 from nexus.services.context.agent import AgentInput, fit_agent
 from nexus.services.context.blocks import Assembled
-from nexus.services.context.bounds import Bounds, Shares
+from nexus.services.context.bounds import Bounds
 from nexus.services.context.budget import Budget, close
 from nexus.services.context.dialogue import DialogueInput, fit_dialogue
 from nexus.services.context.memory_blocks import Remembered

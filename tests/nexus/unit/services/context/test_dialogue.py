@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import LeftOut, Why
+from nexus.core.shares import BUDGET
 from nexus.services.context.blocks import Assembled
-from nexus.services.context.bounds import BUDGET
 from nexus.services.context.budget import Budget
 from nexus.services.context.dialogue import DialogueInput, MemoryFormatter, assemble_dialogue, fit_dialogue
 from nexus.services.text.escape import BLOCK_TAGS, escape

@@ -14,12 +14,13 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Why
 from nexus.core.person import Constraint
 from nexus.core.ports import TokenCounter
+from nexus.core.shares import BUDGET, Share
 from nexus.core.turns import ThinkingRound
 from nexus.core.wire import compact
 from nexus.core.working_memory import Compaction, Overview, Snapshot
 from nexus.services.context.agent import AgentInput, fit_agent
 from nexus.services.context.blocks import Assembled, Block
-from nexus.services.context.bounds import BUDGET, Share, allocate
+from nexus.services.context.bounds import allocate
 from nexus.services.context.budget import Budget
 from nexus.services.context.dialogue import DialogueInput, fit_dialogue
 from nexus.services.context.fitting import share_out
