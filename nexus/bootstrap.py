@@ -14,7 +14,17 @@ import structlog
 
 from nexus import __version__
 from nexus.config import Settings
-from nexus.connections import Transport, counts_subscribers, open_bus, open_embedder, open_model, open_store, try_claim
+from nexus.connections import (
+    FLUSH_S,
+    Transport,
+    counts_subscribers,
+    open_bus,
+    open_embedder,
+    open_model,
+    open_store,
+    open_tracing,
+    try_claim,
+)
 from nexus.core.concurrency import supervised, ungrouped
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Metrics, Reading
@@ -69,6 +79,7 @@ async def open_nexus(settings: Settings, settings_file: Path | None = None) -> A
             nexus.metrics.exposition,
             console=create_console(shown) if settings.console.enabled else (),
         )
+        await stack.enter_async_context(open_tracing(settings, replicas.own.replica_id, __version__))
         http_port = await stack.enter_async_context(serving(app, settings.system.http_host, settings.system.http_port))
         nexus = replace(nexus, http_port=http_port)
         await stack.enter_async_context(_watching_loop(nexus.metrics))
@@ -200,7 +211,8 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
     """Take in nothing more and finish the work in flight, in time to be gone within `system.drain_seconds`."""
     seconds = nexus.settings.system.drain_seconds
     calls = nexus.working_memory.tool_calls.pending if nexus.working_memory else None
-    with anyio.move_on_after(max(seconds - _CLOSING_S, seconds * _DRAINING), shield=True):
+    closing_s = _CLOSING_S + (FLUSH_S if nexus.settings.tracing.otlp_endpoint.get_secret_value() else 0)
+    with anyio.move_on_after(max(seconds - closing_s, seconds * _DRAINING), shield=True):
         await subscription.stop()
         await done.wait()
         await nexus.requests.pending.none()

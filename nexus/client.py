@@ -31,6 +31,7 @@ from nexus.core.models import Message, Role, Run, Topics, new_run_id
 from nexus.core.payloads import CallState
 from nexus.core.ports import Bus, Subscription
 from nexus.core.signing import Signing
+from nexus.core.tracing import carried, carrier
 from nexus.core.wire import EnvelopeError, compact, decode, encode
 from nexus.services.history.rows import progress_row, recorded_row
 
@@ -440,6 +441,8 @@ class ContextClient:
         )
 
     def _encoded(self, topic: str, message: Message) -> bytes:
+        if not carried(message) and (trace := carrier()):
+            message = message.model_copy(update={"metadata": {**message.metadata, **trace}})
         try:
             return encode(message, topic=topic, signing=self._signing)
         except PydanticSerializationError as error:

@@ -20,7 +20,7 @@ from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.adapters.redis.urls import parse_redis_url
 from nexus.client import ContextClient
-from nexus.config import BusSettings, DatabaseSettings, LlmSettings, RecallSettings
+from nexus.config import BusSettings, DatabaseSettings, LlmSettings, RecallSettings, Settings
 from nexus.core.errors import BusUnavailableError, ConfigError
 from nexus.core.models import new_message_id
 from nexus.core.ports import Acquired, Bus, BusErasure, DeadLetters, Embedder, LanguageModel, Outbox, RequestLedger
@@ -31,6 +31,8 @@ from nexus.core.signing import Signing
 _PROBE: Final = "nexus.doctor."
 _PROBE_LEASE_MS: Final = 1_000
 _PROBE_S: Final = 0.5
+# How long sending the last spans may take; where the drain is short, so much of it.
+FLUSH_S, _FLUSHING = 1.0, 0.1
 # Where an embedded service keeps its addresses.
 _SERVERS: Final = Path(".nexus", "servers.json")
 
@@ -144,6 +146,21 @@ async def open_embedder(settings: RecallSettings) -> AsyncIterator[Embedder | No
         base_url, api_key = settings.base_url.get_secret_value(), settings.api_key.get_secret_value()
         async with open_endpoint(base_url, api_key, model, timeout_s=settings.timeout_s) as embedder:
             yield embedder
+
+
+@asynccontextmanager
+async def open_tracing(settings: Settings, replica_id: str, version: str) -> AsyncIterator[None]:
+    """Spans of this process are sent to the collector of the settings, where there is one; ConfigError without SDK."""
+    endpoint = settings.tracing.otlp_endpoint.get_secret_value()
+    if not endpoint:
+        yield
+        return
+    from nexus.adapters.otlp import exporting  # noqa: PLC0415  # an extra
+
+    about = {"service.name": "nexus", "service.version": version, "service.instance.id": replica_id}
+    flush_s = min(FLUSH_S, settings.system.drain_seconds * _FLUSHING)
+    async with exporting(endpoint, settings.tracing.sample_ratio, about, flush_s=flush_s):
+        yield
 
 
 @asynccontextmanager

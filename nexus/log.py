@@ -72,6 +72,10 @@ def configure_logging(
     written; `form` `auto` is `console` in a terminal, else `json`; `for_good` caches loggers, so that later calls of
     this function do not change them.
     """
+    # OpenTelemetry would log what requesters send as a trace context, and each attempt to reach a collector.
+    opentelemetry = logging.getLogger("opentelemetry")
+    opentelemetry.addHandler(logging.NullHandler())
+    opentelemetry.propagate = False
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
     renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(_dumps)
     structlog.configure(

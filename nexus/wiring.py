@@ -489,4 +489,5 @@ def request_settings(settings: Settings) -> RequestSettings:
         unknown_tools_after_ms=settings.tools.unknown_after_ms,
         condense_above=settings.condense_above,
         signing=signing_of(bus.signing),
+        mode=bus.mode,
     )

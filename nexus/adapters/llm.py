@@ -27,6 +27,7 @@ from nexus.adapters.llm_endpoint import (
 )
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 from nexus.core.ports.model import Completion
+from nexus.core.tracing import Key, describe, model_call
 
 _log = structlog.get_logger(__name__)
 
@@ -172,7 +173,10 @@ class OpenAiModel:
     async def _complete_in_some_format(self, request: Mapping[str, Any], schema: Mapping[str, Any]) -> Completion:
         for number in range(self._first_format, len(_FORMATS)):
             try:
-                completion = await self._call({**request, **_response_format(_FORMATS[number], schema)})
+                with model_call("chat", self._name):
+                    completion = await self._call({**request, **_response_format(_FORMATS[number], schema)})
+                    described = {Key.PROMPT_TOKENS: completion.prompt_tokens}
+                    describe({**described, Key.COMPLETION_TOKENS: completion.completion_tokens})
             except FormatRefusedError:
                 continue
             self._first_format = max(self._first_format, number)

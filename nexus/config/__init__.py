@@ -217,6 +217,13 @@ class McpSettings(_Section):
 _Window = Annotated[int, Field(ge=1_000, le=10_000_000)]
 
 
+class TracingSettings(_Section):
+    """Where `nexus serve` sends its spans (contract §16); all else is set by OpenTelemetry's own variables."""
+
+    otlp_endpoint: Annotated[SecretStr, AfterValidator(_checked_address)] = SecretStr("")
+    sample_ratio: float = Field(default=1.0, ge=0, le=1)
+
+
 class PlainLayoutSettings(_Section):
     """A layout for dialogues (contract §4), or for rounds of thought (contract §6)."""
 
@@ -480,6 +487,7 @@ class Sections(_Section):
     context: ContextSettings = ContextSettings()
     console: ConsoleSettings = ConsoleSettings()
     mcp: McpSettings = McpSettings()
+    tracing: TracingSettings = TracingSettings()
     layouts: LayoutSettings = LayoutSettings()
     memory: MemorySettings = MemorySettings()
     retention: RetentionDays = RetentionDays()

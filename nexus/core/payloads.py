@@ -68,7 +68,14 @@ class Usage(TypedDict, total=False):
     total_tokens: Count
 
 
-class SessionMetadata(TypedDict, total=False):
+class TraceContext(TypedDict, total=False):
+    """The trace that a message belongs to, as W3C's Trace Context has it; what is no trace context is ignored."""
+
+    traceparent: str | None
+    tracestate: str | None
+
+
+class SessionMetadata(TraceContext, total=False):
     """The `metadata` of a message about a session."""
 
     session_id: Identifier | None
@@ -178,8 +185,8 @@ class ToolProgress(TypedDict):
     tool_name: NotRequired[str]
 
 
-class AnswerMetadata(TypedDict):
-    """Which request is answered: its id, and the SHA-256 of its bytes."""
+class AnswerMetadata(TraceContext):
+    """Which request is answered: its id, and the SHA-256 of its bytes; and the span of answering it."""
 
     request_id: str
     request_sha256: Sha256

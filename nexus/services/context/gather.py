@@ -32,6 +32,7 @@ from nexus.core.ports import (
     TurnSource,
 )
 from nexus.core.recall import Found
+from nexus.core.tracing import span
 from nexus.core.turns import Level
 from nexus.services.context.budget import Budget, WindowSettings
 from nexus.services.context.person_blocks import NO_FACTS, KnownFacts, known_facts
@@ -207,7 +208,7 @@ class Sources:
             with OuterHandler(self.metrics, "reads", part=name):
                 limit_s = max(deadline - anyio.current_time(), 0)
                 try:
-                    with anyio.fail_after(limit_s):
+                    with span(f"read {name}"), anyio.fail_after(limit_s):
                         found[name] = await call()
                 except (NexusError, TimeoutError) as error:
                     _log.warning("degraded", part=name, reason=reason_of(error, limit_s))

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Identifier, Message, Role, Run, named_agent, parse_moment
-from nexus.core.payloads import ConstraintText, Layout
+from nexus.core.payloads import ConstraintText, Layout, TraceContext
 from nexus.core.person import Constraint, ConstraintKind
 from nexus.core.ports import RunOrigin
 from nexus.core.turns import LEVELS, Level, ThinkingRound
@@ -60,7 +60,7 @@ _NAMED: Final = frozenset({"id", "run_id", "owner_key", "timestamp"})
 _RUN: Final = TypeAdapter(Run)
 
 
-class AnswerableMetadata(TypedDict, total=False):
+class AnswerableMetadata(TraceContext, total=False):
     """The `metadata` of the envelope of what is answered."""
 
     reply_to: Annotated[str, Field(pattern=f"^{REPLY_TO.pattern}$")] | None
@@ -101,7 +101,7 @@ class RunConstraint(TypedDict):
     scope: NotRequired[Literal["run"] | None]
 
 
-class RunMetadata(TypedDict, total=False):
+class RunMetadata(TraceContext, total=False):
     """`run.metadata`. Keys that it does not name are ignored, and null is as good as nothing."""
 
     layout: Layout | None

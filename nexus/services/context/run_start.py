@@ -17,6 +17,7 @@ from nexus.core.errors import ErasedError, StoreUnavailableError
 from nexus.core.metrics import Event
 from nexus.core.models import DEFAULT_SESSION, Role
 from nexus.core.ports import OutboxRow, RunOrigin
+from nexus.core.tracing import carrier, span
 from nexus.core.turns import TurnStart
 from nexus.core.wire import compact
 from nexus.services.context.gather import BEGINNING, LEDGER_S, Build, Read, Sources
@@ -151,7 +152,8 @@ class RunStart:
         build = self._build
         with OuterHandler(self._sources.metrics, "inputs", request_id=build.request.request_id):
             try:
-                await self._sources.conversation.insert_input(build.input_row, outbox_waiting=build.outbox_waiting)
+                with span("record input"):
+                    await self._sources.conversation.insert_input(build.input_row, outbox_waiting=build.outbox_waiting)
                 self._needs_outbox = False
             except StoreUnavailableError as error:
                 _log.warning("input_not_recorded", request_id=build.request.request_id, reason=str(error))
@@ -198,6 +200,7 @@ class RunStart:
             workspace_context=request.turn.workspace_context,
             thinking=request.layout == "thinking",
             rounds=request.turn.thinking_rounds,
+            traceparent=carrier().get("traceparent", ""),
         )
         if self._sources.turns.begin_turn(start) is None:
             self._sources.metrics.count(Event.TURN_LOST)

@@ -27,6 +27,7 @@ from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import Row, to_milliseconds, utc_now
 from nexus.core.ports import Embedder, RecallIndex
 from nexus.core.recall import MEANING, WORDS, Entry, Language
+from nexus.core.tracing import Key, background
 from nexus.services.due_work import WorkSignal
 from nexus.services.recall.texts import findable, text_of
 
@@ -154,7 +155,8 @@ class Indexer:
         rows = await self._index.claim(work, now, now + lease, limit=most)
         try:
             if rows:
-                await self._do(rows, do)
+                with background(f"index {work}", {Key.ITEMS: len(rows)}):
+                    await self._do(rows, do)
         except (ModelUnavailableError, anyio.get_cancelled_exc_class()):
             # A store that is away does not take them back: the claim runs out.
             with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(StoreUnavailableError, StoreRejectedError):

@@ -27,6 +27,7 @@ from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading, Stage
 from nexus.core.models import Message, Topics
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, OutboxRow, RecallSource, RequestLedger
+from nexus.core.tracing import Attributes, Key, describe
 from nexus.core.wire import memory_of
 from nexus.services.context.builder import Built, ContextBuilder
 from nexus.services.context.request import Deadline, deadline_ms
@@ -37,7 +38,7 @@ from nexus.services.requests.claims import (
     Claims,
     DeadLetterWriter,
 )
-from nexus.services.requests.envelope import IncomingRequest, RequestSettings, sent_at
+from nexus.services.requests.envelope import IncomingRequest, RequestSettings, processed, sent_at
 from nexus.services.requests.searches import MemorySearches
 
 _log = structlog.get_logger(__name__)
@@ -227,7 +228,8 @@ class Answerer:
         Where the bus keeps messages, it goes on until Redis is back.
         """
         try:
-            await self._answer_until_bus_is_back(request)
+            with processed(request, self._settings):
+                await self._answer_until_bus_is_back(request)
         except Exception:  # noqa: BLE001  # the outermost handler: one message must not end the service
             _log.exception("request_failed")
             await self.claims.give_up(request.delivery, "answering it failed", DeadLetterCause.POISON)
@@ -273,6 +275,7 @@ class Answerer:
     async def _answer(self, request: IncomingRequest, claim: Acquired) -> _Answer:
         """The answer to a claimed request. Whatever goes wrong, there is one."""
         ids, asked = request.ids, request.asked
+        describe({Key.ATTEMPTS: claim.attempts})
         if claim.attempts > 1:
             self._metrics.count(Event.LEASE_TAKEN_OVER)
             _log.info("request_taken_over", request_id=ids.id, attempts=claim.attempts)
@@ -338,6 +341,7 @@ class Answerer:
     def _report(self, request: IncomingRequest, answer: _Answer, receivers: int | None, started: float) -> None:
         """Count and log an answer; `receivers` is None where the request had one before."""
         ended = time.monotonic()
+        describe(_attributes_of(answer, late=receivers is None))
         if receivers is None:
             self._metrics.count(Event.LATE_ANSWER_DISCARDED)
         else:
@@ -355,6 +359,21 @@ class Answerer:
             bytes=len(answer.content),
             ms=round((ended - request.arrived_at) * 1_000, 1),
         )
+
+
+def _attributes_of(answer: _Answer, *, late: bool) -> Attributes:
+    code, built = answer.code, answer.built
+    outcome = "late_answer_discarded" if late else code.value if code else "success"
+    attributes: dict[Key, Any] = {Key.OUTCOME: outcome, Key.ANSWER_SIZE: len(answer.content)}
+    if code:
+        attributes[Key.ERROR] = code.value
+    if built and built.request:
+        attributes |= {Key.LAYOUT: built.request.layout, Key.FORMAT: built.request.form}
+    if built and isinstance(built.result, dict) and "messages" in built.result:
+        attributes |= {Key.MESSAGES: len(built.result["messages"]), Key.DEGRADED: built.result["degraded"]}
+        if tokens := built.result["context"].get("tokens"):
+            attributes[Key.TOKENS] = tokens["used"]
+    return attributes
 
 
 def _refusal(request: IncomingRequest, error: RequestError) -> _Answer:

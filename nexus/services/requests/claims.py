@@ -37,6 +37,7 @@ from nexus.core.ports import (
     RequestLedger,
     Row,
 )
+from nexus.core.tracing import Key, describe, span
 from nexus.core.wire import compact
 from nexus.services.requests.envelope import IncomingRequest, RequestSettings, ToolCallRequest, read_message
 
@@ -161,12 +162,13 @@ class Claims:
 
     async def _claim(self, item: IncomingRequest | ToolCallRequest, asked_at: float) -> Claim:
         settings = self._settings
-        while True:
-            waited_ms = int((time.monotonic() - asked_at) * 1_000)
-            claim = await self._ledger.claim(item.key, item.fingerprint, settings.granted_ms, waited_ms)
-            if not isinstance(claim, Busy) or not item.may_wait:
-                return claim
-            await anyio.sleep(settings.lease_ms / 1_000 * _NEXT_CLAIM)
+        with span("claim"):
+            while True:
+                waited_ms = int((time.monotonic() - asked_at) * 1_000)
+                claim = await self._ledger.claim(item.key, item.fingerprint, settings.granted_ms, waited_ms)
+                if not isinstance(claim, Busy) or not item.may_wait:
+                    return claim
+                await anyio.sleep(settings.lease_ms / 1_000 * _NEXT_CLAIM)
 
     async def leave(self, item: IncomingRequest | ToolCallRequest, claim: Claim) -> int | None:
         """Finish a delivery that another replica answers. Returns the receivers of its kept answer, if it has one."""
@@ -179,6 +181,7 @@ class Claims:
                 _log.debug("announced_a_moment_ago", request_id=item.ids.id)
             case _:
                 _log.debug("left_to_another_replica", request_id=item.ids.id)
+        describe({Key.OUTCOME: type(claim).__name__.lower()})
         self._bus.done(item.delivery)
         return receivers
 
@@ -197,7 +200,8 @@ class Claims:
         """
         while True:
             try:
-                receivers = await self._ledger.conclude(claim, topic, answer, keep_ms, item.delivery, outbox)
+                with span("conclude"):
+                    receivers = await self._ledger.conclude(claim, topic, answer, keep_ms, item.delivery, outbox)
                 break
             except OutboxFullError as error:
                 _log.error("outbox_full", request_id=item.ids.id)

@@ -9,7 +9,8 @@ import hashlib
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
@@ -19,6 +20,7 @@ from nexus.core.models import ANSWER_TOPICS, LONG_AGO, Message, Role, Topics, na
 from nexus.core.payloads import ErrorContent, ErrorDetail, ToolResult
 from nexus.core.ports import Delivery
 from nexus.core.signing import FIELD, Signing
+from nexus.core.tracing import Key, carried, carrier, processing
 from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, decode, encode
 from nexus.services.context.request import REPLY_TO, reply_suffix
 from nexus.services.history.parts import CALL_IDS
@@ -61,6 +63,7 @@ class RequestSettings:
     # Results of more bytes are condensed where they are recorded; 0 for none.
     condense_above: int = 0
     signing: Signing | None = None
+    mode: str = "pubsub"
 
     @property
     def granted_ms(self) -> int:
@@ -79,8 +82,9 @@ class IncomingRequest:
         fingerprint: SHA-256 of the payload. The same key with another fingerprint is another request.
         topic: where the answer goes.
         asked: the message, or the fault of an unusable one.
-        arrived_at: on the monotonic clock.
+        arrived_at, decoded_at: on the monotonic clock.
         signing: for the answer.
+        trace: the trace context that it carries.
     """
 
     ids: EnvelopeIds
@@ -91,6 +95,8 @@ class IncomingRequest:
     delivery: Delivery
     arrived_at: float
     signing: Signing | None = None
+    decoded_at: float = 0.0
+    trace: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def may_wait(self) -> bool:
@@ -105,7 +111,7 @@ class IncomingRequest:
             role=Role.SYSTEM,
             content=content,
             # The same id may come with several payloads; a requester takes the answer to its own.
-            metadata={"request_id": self.ids.id, "request_sha256": self.fingerprint},
+            metadata={"request_id": self.ids.id, "request_sha256": self.fingerprint, **carrier()},
         )
         return encode(message, topic=self.topic, signing=self.signing)
 
@@ -181,7 +187,18 @@ def read_incoming(delivery: Delivery, arrived_at: float, settings: RequestSettin
     except RequestError as error:
         asked = error
     topic = ANSWER_TOPICS[delivery.topic] + suffix
-    return IncomingRequest(ids, key, fingerprint, topic, asked, delivery, arrived_at, settings.signing)
+    return IncomingRequest(
+        ids,
+        key,
+        fingerprint,
+        topic,
+        asked,
+        delivery,
+        arrived_at,
+        settings.signing,
+        decoded_at=time.monotonic(),
+        trace=carried(asked),
+    )
 
 
 def _ledger_key(message: Message, settings: RequestSettings) -> str:
@@ -213,13 +230,14 @@ class ToolCallRequest:
         name: of the tool.
         call_id: the model's id of the call; `""` for none.
         result_id: of the result, so that it is recorded once; the memory knows the call by it, too.
-        arrived_at: on the monotonic clock.
+        arrived_at, decoded_at: on the monotonic clock.
         fingerprint: SHA-256 of the payload. The same message id with another one is another call.
         signing: for the result.
         session_id, sub_agent: named by the message; None for none.
         fault: the reason why it cannot be carried out; None for none.
         surplus: too many calls are waiting, so this one is to be refused.
         said_at: by the clock of its sender or, where that is ahead, of the bus.
+        trace: the trace context that it carries.
     """
 
     ids: EnvelopeIds
@@ -236,6 +254,8 @@ class ToolCallRequest:
     fault: str | None = None
     surplus: bool = False
     said_at: datetime = LONG_AGO
+    decoded_at: float = 0.0
+    trace: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -281,12 +301,26 @@ class ToolCallRequest:
             owner_key=self.ids.owner_key,
             role=Role.TOOL,
             content=content,
-            metadata={"request_id": self.ids.id, **session, **internal_marks(self.sub_agent)},
+            metadata={"request_id": self.ids.id, **session, **internal_marks(self.sub_agent), **carrier()},
         )
 
     def encoded(self, result: Message) -> bytes:
         """The bytes of the result, signed where results are."""
         return encode(result, topic=Topics.TOOLS_RESULTS, signing=self.signing)
+
+
+def processed(item: IncomingRequest | ToolCallRequest, settings: RequestSettings) -> AbstractContextManager[None]:
+    """The span of a request or call, around answering it."""
+    delivery, ids = item.delivery, item.ids
+    attributes = {
+        Key.SYSTEM: "nexus" if settings.mode == "memory" else "redis",
+        Key.BUS_MODE: settings.mode,
+        Key.REQUEST_ID: ids.id,
+        Key.RUN_ID: ids.run_id,
+        Key.BODY_SIZE: len(delivery.payload),
+        Key.DELIVERIES: delivery.deliveries,
+    }
+    return processing(delivery.topic, item.trace, item.arrived_at, item.decoded_at, attributes)
 
 
 def sent_at(delivery: Delivery) -> datetime | None:
@@ -325,7 +359,16 @@ def read_tool_call(delivery: Delivery, arrived_at: float, settings: RequestSetti
         result_id = _digest(ids.owner_key, ids.run_id, ids.id, fingerprint)
         name = named[1].decode() if named else _UNKNOWN
         return ToolCallRequest(
-            ids, name, call_id, result_id, delivery, arrived_at, fingerprint, signing, fault=error.message
+            ids,
+            name,
+            call_id,
+            result_id,
+            delivery,
+            arrived_at,
+            fingerprint,
+            signing,
+            fault=error.message,
+            decoded_at=time.monotonic(),
         )
     name, args, call_id = _called(message.content)
     if name not in MEMORY_TOOLS and not answers_all:
@@ -349,6 +392,8 @@ def read_tool_call(delivery: Delivery, arrived_at: float, settings: RequestSetti
         sub_agent=named_agent(message.metadata),
         fault=fault,
         said_at=min(message.timestamp, sent_at(delivery) or message.timestamp),
+        decoded_at=time.monotonic(),
+        trace=carried(message),
     )
 
 

@@ -29,6 +29,7 @@ from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Bus, Claim, RequestLedger
+from nexus.core.tracing import Key, describe
 from nexus.services.history.rows import tool_row
 from nexus.services.history.tombstones import Said, report_erased
 from nexus.services.memory.documents import Caller
@@ -39,7 +40,7 @@ from nexus.services.requests.claims import (
     Claims,
     DeadLetterWriter,
 )
-from nexus.services.requests.envelope import RequestSettings, ToolCallRequest
+from nexus.services.requests.envelope import RequestSettings, ToolCallRequest, processed
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
 
 _log = structlog.get_logger(__name__)
@@ -193,7 +194,8 @@ class ToolCallService:
     async def _answer(self, call: ToolCallRequest) -> None:
         """Answer a call. Raises nothing but cancellation."""
         try:
-            await self._answer_until_bus_is_back(call)
+            with processed(call, self._settings):
+                await self._answer_until_bus_is_back(call)
         except Exception:  # noqa: BLE001  # the outermost handler: one message must not end the service
             _log.exception("tool_call_failed")
             await self._claims.give_up(call.delivery, "answering it failed", DeadLetterCause.POISON)
@@ -292,6 +294,8 @@ class ToolCallService:
         encoded = call.encoded(result)
         keep_ms = self._settings.answer_ttl_ms
         receivers = await self._claims.conclude(call, claim, Topics.TOOLS_RESULTS, encoded, keep_ms)
+        said = "success" if outcome.done else "error"
+        describe({Key.OUTCOME: said, Key.ATTEMPTS: claim.attempts, Key.ANSWER_SIZE: len(encoded)})
         if receivers is not None:
             self._metrics.count(done.event)
             # Every replica that receives the result records it. This one may be stopped before it does.
@@ -302,7 +306,7 @@ class ToolCallService:
             request_id=call.ids.id,
             run_id=call.ids.run_id,
             name=call.name,
-            outcome="success" if outcome.done else "error",
+            outcome=said,
             bytes=len(encoded),
             ms=round(call.waited_s * 1_000, 1),
         )

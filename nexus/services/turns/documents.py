@@ -14,6 +14,7 @@ Besides the fields of `nexus.core.turns.Turn`, a document has the work that is d
 | `extraction_calls` | likewise for the facts in what the person said |
 | `extracted` | ids of the messages in which they were looked for |
 | `delays` | how often the model could not be asked |
+| `traceparent` | the span of its first request, where there was one |
 | `overtaken` | a later turn of the session began before this one was over, and nothing of it was recorded since |
 
 - Every text is put on one line, so that no other line can begin a turn.
@@ -100,6 +101,7 @@ def new_document(start: TurnStart, latest: Row | None, goal: str, *, begun_at: d
         "rows": 0,
         "attempts": 0,
         "overtaken": False,
+        **({"traceparent": start.traceparent} if start.traceparent else {}),
     }
 
 

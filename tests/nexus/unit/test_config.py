@@ -16,7 +16,8 @@ EXAMPLE = Path(__file__).parents[3] / "config.example.yml"
 SECRET = "hunter2-canary"
 MS = "a whole number of milliseconds from 200 to 60000 is needed"
 SECTIONS = (
-    "bus, console, context, database, facts, layouts, llm, mcp, memory, recall, retention, system, tools, user_defaults"
+    "bus, console, context, database, facts, layouts, llm, mcp, memory, recall, retention, system, tools, tracing, "
+    "user_defaults"
 )
 
 
