@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from nexus.core.erasure import Erasure, hashed
-from nexus.http.console.asked import owner_and_session
+from nexus.http.console.asked import owner_and_session, refused
 from nexus.http.console.shell import Page, Visit
 from nexus.services.erasure import KINDS, STAYS, read_before
 
@@ -61,10 +61,11 @@ async def verify(visit: Visit) -> Response:
 
 
 def _asked(visit: Visit) -> Erasure:
-    """What the address names; ValueError where it is none, as for the command."""
+    """What the address names."""
     owner, session = owner_and_session(visit)
     before = visit.asked("before").strip()
-    return Erasure(owner, session if visit.asked("session") else None, read_before(before) if before else None)
+    with refused():
+        return Erasure(owner, session if visit.asked("session") else None, read_before(before) if before else None)
 
 
 def _named(erasure: Erasure) -> dict[str, Any]:

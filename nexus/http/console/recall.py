@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from nexus.core.recall import SCOPES, Found, Hit
@@ -19,9 +20,9 @@ async def recall(visit: Visit) -> Response:
     """The messages that answer a question best, of the session or of all of the owner's."""
     question, scope = visit.asked("question").strip(), visit.asked("scope", "session")
     if scope not in SCOPES:
-        raise ValueError(f"scope: is unknown; allowed: {', '.join(SCOPES)}")
+        raise HTTPException(400, f"scope: is unknown; allowed: {', '.join(SCOPES)}")
     if len(question) > _LONGEST_QUESTION:
-        raise ValueError(f"question: {len(question)} characters, at most {_LONGEST_QUESTION} are allowed")
+        raise HTTPException(400, f"question: {len(question)} characters, at most {_LONGEST_QUESTION} are allowed")
     found: Found | None = None
     if question and visit.services.recall:
         session = visit.session if scope == "session" else None

@@ -148,7 +148,7 @@ class _Console:
                 # And here, so that no form can forget it.
                 visit = replace(visit, fields=await self._access.checked_form(visit.request))
             response = await page(visit)
-        except (HTTPException, NexusError, ValueError) as error:
+        except (HTTPException, NexusError) as error:
             response = _refused(visit, error)
         except Exception:  # noqa: BLE001  # the outermost handler of a page: whatever goes wrong, it says so
             _log.exception("http_failed")
@@ -171,7 +171,7 @@ async def _style(_visit: Visit) -> Response:
     return Response(_STYLE, media_type="text/css")
 
 
-def _refused(visit: Visit, error: HTTPException | NexusError | ValueError) -> Response:
+def _refused(visit: Visit, error: HTTPException | NexusError) -> Response:
     if isinstance(error, HTTPException):
         status, reason, headers = error.status_code, error.detail, error.headers
     else:

@@ -11,6 +11,7 @@ from nexus.core.ports.store import LARGEST
 from nexus.core.turns import Turn
 from nexus.http.console.asked import number
 from nexus.http.console.shell import Page, Visit
+from nexus.services.memory.kept import read_kept
 from nexus.services.transfer.folder import read_turn
 
 _AT_ONCE: Final = 20
@@ -46,7 +47,7 @@ async def turn(visit: Visit) -> Response:
         document = await visit.services.store.turns.find_turn(visit.owner, visit.session, wanted)
     if document is None:
         raise TurnNotFoundError(wanted)
-    found = read_turn(document)
+    found = read_kept(Turn, document, "turn_number")
     outcomes = [(each, _shown(each.arguments), _shown(each.result)) for each in found.tool_calls]
     return visit.page("turn.html", owner=visit.owner, session=visit.session, turn=found, outcomes=outcomes)
 

@@ -5,7 +5,7 @@ Where there is none, or what is stored cannot be read, a `NexusError` says so, a
 
 from typing import Any, Final, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from nexus.core.errors import NexusError
 from nexus.core.models import Row, utc_now
@@ -15,7 +15,7 @@ from nexus.core.wire import explain
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.memory.documents import TEMPLATE
 
-_Kept = TypeVar("_Kept", Overview, Detail, Compaction)
+_Kept = TypeVar("_Kept", bound=BaseModel)
 _MOST_NAMED: Final = 50
 
 

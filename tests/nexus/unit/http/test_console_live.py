@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from nexus.adapters.in_memory import MemoryDeadLetters
 from nexus.config import RecallSettings, Settings
@@ -19,6 +20,7 @@ from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.replicas import DueWork, Replica, Sample
 from nexus.services.replicas import EVERY_S
 from tests.nexus.support.console import Console, opened_console
+from tests.nexus.support.fakes import FakeStore
 
 SECRET = "hunter2-canary-0123"
 
@@ -96,6 +98,23 @@ async def test_due_work_of_what_is_done_by_these_settings(counted: int, shown: s
         assert [name in page for name in ("to summarise", "facts in", "to embed")] == [False] * 3
     async with opened_console(Settings(recall=RecallSettings(enabled=False))) as console:
         assert "messages to index" not in await console.text("live")
+
+
+class Faulty(FakeStore):
+    """A store with a fault that no page reckons with."""
+
+    async def owners(self, *, after: str = "", prefix: str = "", limit: int) -> list[str]:
+        """Fail."""
+        raise ValueError(f"{limit} {prefix}{after}{SECRET}")
+
+
+async def test_a_fault_of_its_own_is_not_told() -> None:
+    """It is no fault of who asked, whatever its class: the page says that there was one, and the log has it."""
+    async with opened_console(store=Faulty()) as console:
+        with capture_logs() as logs:
+            answer = await console.client.get("/console/owners")
+    assert (answer.status_code, SECRET in answer.text) == (500, False)
+    assert [line["event"] for line in logs] == ["http_failed"]
 
 
 class NoLetters(MemoryDeadLetters):

@@ -143,6 +143,8 @@ async def test_what_cannot_be_read_is_said() -> None:
         turns = await browser.see("turns", **OF)
         assert "turn 4 cannot be read: summaries:" in turns.text
         assert "Brief: statins" in turns.text
+        turn = await browser.see("turn", **OF, number=4)
+        assert (turn.status, "turn 4 cannot be read: summaries:" in turn.text) == (400, True)
         assert (await browser.see("state", **OF)).status == 200
         # A readable one takes the place of what cannot be read.
         saved = await browser.send(memory.form_to("memory"), content="mended")
