@@ -194,6 +194,8 @@ def create_nexus(
         if indexer:
             indexer.wake()
         await turns.note_row(row)
+        # Else a replica that is killed takes turns with it of which everything else is stored.
+        await turns.written(row["owner_key"], row["session_id"])
 
     persistence = PersistenceService(
         store,

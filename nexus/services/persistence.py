@@ -119,16 +119,16 @@ class PersistenceService:
         """Keep the origin of a run for all replicas. Returns that of the first request for it."""
         return await self.origins.begin(owner_key, run_id, origin, keep_ms)
 
-    def offer(self, row: Row | None, size: int, settled: Settled = lambda _: None) -> bool:
+    def offer(self, row: Row | None, size: int, settled: Settled = lambda _: None, *, again: bool = False) -> bool:
         """Accept the row of a message from the bus, in a payload of `size` bytes, for recording. Never waits.
 
         `settled` is called when it is written, or with the reason why the store never will accept it. False when too
-        much is waiting already; True also for None, what is not recorded by rule.
+        much is waiting already; True also for None, what is not recorded by rule. `again`: it was handed out before.
         """
         if row is None:
             settled(None)
             return True
-        return self._recorder.offer(row, size, settled)
+        return self._recorder.offer(row, size, settled, again=again)
 
     def expect(self, owner_key: str, run_id: str) -> Callable[[], None]:
         """Have readers wait a moment for a result that is on its way here. Returns what ends that."""

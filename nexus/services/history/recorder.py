@@ -273,19 +273,24 @@ class PendingWrites:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """An accepted row, what is called when readers find it and when it is dealt with, and its unexpected faults."""
+    """An accepted row, what is called when readers find it and when it is dealt with, and its unexpected faults.
+
+    `again`: another process may have had it in hand.
+    """
 
     row: Row
     size: int
     settled: Settled
     written: Callable[[], None]
+    again: bool = False
     faults: int = 0
 
 
 class Recorder:
     """Writes the results that it is offered. Use `running()` to have the background writers at work.
 
-    `recorded` is called with every result that was not recorded before.
+    `recorded` is called with every result that was not recorded before, and with one that comes `again`. The result is
+    settled when that returns: should this process end before, a bus that keeps messages hands it out again.
     """
 
     def __init__(  # one for each part
@@ -337,10 +342,10 @@ class Recorder:
                         _log.error("rows_unwritten", rows=self.unwritten)
                         self._metrics.count(Event.ROW_LOST, self.unwritten)
 
-    def offer(self, row: Row, size: int, settled: Settled) -> bool:
+    def offer(self, row: Row, size: int, settled: Settled, *, again: bool = False) -> bool:
         """Accept a row of about `size` bytes. Never waits. False when too much is waiting already.
 
-        `settled` is called when it is written, or with the reason why the store never will accept it.
+        `settled` is called when it is written and reported, or with the reason why the store never will accept it.
         """
         if self._send is None or not self._room.enter(row["owner_key"], size):
             return False
@@ -348,7 +353,7 @@ class Recorder:
         # stored in the order in which they were accepted, whichever batch is written first.
         row = {**row, "timestamp": clamp_timestamp(row["timestamp"], utc_now()), "_id": new_row_id()}
         written = self.pending.add(row["owner_key"], row["run_id"])
-        self._send.send_nowait(_Waiting(row, size, settled, written))
+        self._send.send_nowait(_Waiting(row, size, settled, written, again))
         self._unsettled.begin()
         return True
 
@@ -381,10 +386,12 @@ class Recorder:
                     continue
                 item.written()
                 refused = count_outcome(self._metrics, row, outcome)
-                # After an error it is not known which of the attempts wrote it.
-                if not isinstance(outcome, TakenIdError | ErasedError) and (outcome or pauses.begun or item.faults):
-                    await self._report(row)
-                self._settle(item, refused)
+                # Where it is not known which attempt wrote it, it may not have been reported: its writer may be gone.
+                is_news = outcome or item.again or pauses.begun or item.faults
+                if is_news and not isinstance(outcome, TakenIdError | ErasedError):
+                    self._tasks.start_soon(self._report, row, item, refused)
+                else:
+                    self._settle(item, refused)
             batch = delayed
             if batch:
                 await pauses.wait()
@@ -412,10 +419,11 @@ class Recorder:
             # There is room for all that may be unwritten.
             self._send.send_nowait(item)
 
-    async def _report(self, row: Row) -> None:
+    async def _report(self, row: Row, item: _Waiting, refused: str | None) -> None:
         # The row is written, whatever is made of it.
         with OuterHandler(self._metrics, _TASK, rows=1):
             await self._recorded(row)
+        self._settle(item, refused)
 
     def _settle(self, item: _Waiting, reason: str | None) -> None:
         item.settled(reason)

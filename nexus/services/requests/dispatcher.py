@@ -327,9 +327,9 @@ class Dispatcher:
                 if reason := _why_not_recorded(delivery.topic, message, row):
                     return _Fault(reason, DeadLetterCause.REFUSED, message.id)
                 settled = partial(self._settle, delivery, message.id, partly=_what_is_not_understood(message, row))
-                return self._take(
-                    delivery, message, partial(self._persistence.offer, row, len(delivery.payload), settled)
-                )
+                size, again = len(delivery.payload), delivery.deliveries > 1
+                offer = partial(self._persistence.offer, row, size, settled, again=again)
+                return self._take(delivery, message, offer)
             case topic if topic in self._keepers:
                 return self._keep(delivery, message, self._keepers[topic])
             case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:

@@ -22,6 +22,7 @@ import anyio
 import structlog
 from anyio import to_thread
 
+from nexus.core.concurrency import Pauses
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import DEFAULT_SESSION, is_internal, parse_moment, utc_now
@@ -286,6 +287,17 @@ class TurnMemory:
         touch = TurnTouch(row["owner_key"], row["session_id"], row["run_id"], changes, unless_due, message_id)
         if not self._queue.offer(_key(touch), touch, 0, at_once=True):
             _log.warning("turn_not_touched", run_id=touch.run_id, reason="too much is waiting")
+
+    async def written(self, owner_key: str, session_id: str) -> None:
+        """Return when all that was accepted of the session until now is written, however long the store is away."""
+        pauses = Pauses()
+        while True:
+            try:
+                await self._queue.settled((owner_key, session_id))
+            except StoreUnavailableError:
+                await pauses.wait()
+            else:
+                return
 
     async def goal(self, owner_key: str, session_id: str, run_id: str) -> Goal:
         """The goal as the run is to know it; see `TurnSource.goal`."""

@@ -92,6 +92,40 @@ async def test_new_results_are_told_of_once() -> None:
     assert len(settled) == 10
 
 
+async def test_a_result_that_was_handed_out_before_is_told_of() -> None:
+    """It is recorded, but whoever did so may have ended before it told anybody."""
+    store, told = FakeStore(), list[str]()
+
+    async def tell(recorded: Row) -> None:
+        told.append(recorded["id"])
+
+    async with flushed(store) as service:
+        assert offer(service, result("m1"))
+    async with flushed(store, recorded=tell) as service:
+        assert service.offer(llm_row(result("m1")), 1)
+        assert service.offer(llm_row(result("m1")), 1, again=True)
+    assert told == ["m1"]
+    assert len(store.messages) == 1
+
+
+async def test_a_result_is_settled_when_it_was_told_of() -> None:
+    """A bus that keeps messages hands it out again where the process ends before; others are recorded meanwhile."""
+    store, settled, noted = FakeStore(), list[str](), anyio.Event()
+
+    async def tell(recorded: Row) -> None:
+        if recorded["id"] == "m1":
+            await noted.wait()
+
+    async with flushed(store, recorded=tell) as service:
+        for name in ("m1", "m2"):
+            assert offer(service, result(name), 1, lambda _, name=name: settled.append(name))
+        await anyio.wait_all_tasks_blocked()
+        assert settled == ["m2"]
+        assert [row["id"] for row in store.messages] == ["m1", "m2"]
+        noted.set()
+    assert settled == ["m2", "m1"]
+
+
 async def test_a_store_that_is_away() -> None:
     """What it does not take now is tried again until it is there; its sender is told then."""
     store, settled = FakeStore(), anyio.Event()

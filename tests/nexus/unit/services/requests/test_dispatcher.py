@@ -46,12 +46,12 @@ class FullPersistence(PersistenceService):
 
     full = 0
 
-    def offer(self, row: Row | None, size: int, settled: Settled = lambda _: None) -> bool:
+    def offer(self, row: Row | None, size: int, settled: Settled = lambda _: None, *, again: bool = False) -> bool:
         """Accept a result, unless it is full."""
         if self.full:
             self.full -= 1
             return False
-        return super().offer(row, size, settled)
+        return super().offer(row, size, settled, again=again)
 
 
 class FullCalls(ToolCallService):
