@@ -71,7 +71,7 @@ async def supervised(metrics: Metrics, task: str, run: Callable[[], Awaitable[No
 
 @contextmanager
 def ungrouped() -> Iterator[None]:
-    """An exception that left task groups alone in its group, as itself.
+    """An exception that left task groups alone in its group, or with others of its kind, as itself.
 
     A task group wraps whatever leaves it. Around a context manager that has one inside, this lets its user catch what
     the user's own code raised.
@@ -79,12 +79,18 @@ def ungrouped() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        if isinstance(error, BaseExceptionGroup):
+        first, *others = _leaves(group)
+        if any(type(other) is not type(first) for other in others):
             raise
-        raise error from error.__cause__
+        raise first from first.__cause__
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 async def items_of(stream: MemoryObjectReceiveStream[_Item]) -> AsyncIterator[_Item]:

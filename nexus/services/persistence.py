@@ -406,17 +406,20 @@ class OutboxDrainer:
     async def _write(self, readable: Sequence[tuple[OutboxRow, Row]]) -> tuple[int, StoreUnavailableError | None]:
         """Write rows. Returns how many left the outbox, and why not all, if so."""
         inserted = await insert_rows(self._store, self._tombstones, [with_fresh_id(row) for _, row in readable])
-        finished, away = [], None
+        finished, recorded, away = list[OutboxRow](), list[Row](), None
         for (each, _), (row, outcome) in zip(readable, inserted, strict=True):
             if isinstance(outcome, StoreUnavailableError):
                 away = outcome
                 continue
             finished.append(each)
             if not isinstance(outcome, ErasedError):
-                await self._recorded(row)
+                recorded.append(row)
             if reason := count_outcome(self._metrics, row, outcome):
                 await self._refused(row, reason)
         if finished:
+            async with anyio.create_task_group() as tasks:
+                for row in recorded:
+                    tasks.start_soon(self._recorded, row)
             await self._outbox.remove(finished)
             _log.info("outbox_drained", rows=len(finished))
         return len(finished), away

@@ -16,12 +16,12 @@
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import time
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import anyio
 import structlog
@@ -116,7 +116,7 @@ def _key(owner_key: str, run_id: str) -> str:
 
 
 # Called with a row that was not recorded before, or with the one that stands in its place.
-Recorded = Callable[[Row], Awaitable[None]]
+Recorded = Callable[[Row], Coroutine[Any, Any, None]]
 # True for a row that is new, False for one that was there; or why it is not in the store.
 Outcome = bool | StoreRejectedError | StoreUnavailableError
 

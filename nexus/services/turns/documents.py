@@ -139,7 +139,8 @@ def changes_by_row(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, A
     """The changes to a turn when this row of its run is recorded, as `changes_by_request` returns them."""
     metadata = row["metadata"]
     if row["role"] == "HUMAN":
-        return {"heard_at": now}, {}
+        # An input may come out of the outbox when the turn has been closed without it.
+        return {"heard_at": now}, {"work": CLOSE, "due_at": now}
     if row["role"] == "TOOL":
         status = TurnStatus.ACTING
     elif metadata.get("phase") == "thinking":

@@ -109,6 +109,11 @@ class TestUngrouped:
                 raise failure
         assert caught.value is failure
 
+    async def test_of_several_of_a_kind_the_first_comes_out(self) -> None:
+        """As when a database is away for two reads at once."""
+        with pytest.raises(KeyError, match="a"), ungrouped():
+            raise ExceptionGroup("three", [KeyError("a"), ExceptionGroup("two", [KeyError("b"), KeyError("c")])])
+
     async def test_several_stay_a_group(self) -> None:
         """None of them is lost."""
         with pytest.raises(ExceptionGroup) as caught, ungrouped():

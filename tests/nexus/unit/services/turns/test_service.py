@@ -355,6 +355,18 @@ async def test_an_input_that_waited_in_the_outbox() -> None:
     assert runs == ["known", "a"]
 
 
+async def test_an_input_that_left_the_outbox_after_its_turn_was_closed() -> None:
+    """The turn is closed again, with the question."""
+    async with remembering(settled_s=0) as memory:
+        await memory.turns.start_turn(a_start("a"))
+        await memory.record(answer("a"))
+        closed = await memory.until(lambda turn: turn["status"] == "completed" and turn["rows"] == 1)
+        assert "beans" not in closed["summaries"]["detailed"]
+        await memory.record(human("a"))
+        again = await memory.until(lambda turn: turn["rows"] == 2)
+        assert "beans" in again["summaries"]["detailed"]
+
+
 async def test_turns_of_what_was_erased() -> None:
     """Are not begun, and those that begin with them are; nobody waits for them for ever."""
     store, metrics = FakeStore(), RecordingMetrics()
