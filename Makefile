@@ -1,7 +1,7 @@
 # `make` alone lists the targets. All of them set up .venv by themselves; Python 3.11 or newer is all they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports coverage documents audit bench screenshots faults compat fuzz lock clean
+.PHONY: help demo test check lint types imports coverage documents audit bench screenshots faults compat soak fuzz lock clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -64,6 +64,15 @@ faults: $(READY) ## kill, stop, stall and flood replicas, Redis and MongoDB, and
 # The last part needs release 0.1.0 in the git history, and is skipped with a word where that is shallow.
 compat: $(READY) ## data of release 0.1.0 and of a newer one, and 0.1.0 beside this one (about 2 minutes)
 	@NEXUS_TEST_ROLLING=1 $(BIN)/python -m pytest tests/nexus/compat -q -rs $(SELECT)
+
+# What stopped it does not matter: the same command goes on where it stood, as SOAK says. Needs redis-server and mongod.
+REQUESTS := 200000
+MINUTES := 30
+SEED := 1
+SOAK := build/soak
+
+soak: $(READY) ## two replicas under load and faults, then all is accounted for (REQUESTS=200000 MINUTES=30 SEED=1)
+	@$(BIN)/python -m tests.nexus.soak --requests $(REQUESTS) --minutes $(MINUTES) --seed $(SEED) --folder $(SOAK)
 
 # A run begins with what earlier ones have found (.fuzz/corpus).
 FUZZ_SECONDS := 300

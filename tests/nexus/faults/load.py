@@ -23,7 +23,7 @@ from tests.nexus.faults.wire import WIRES, Wire, connect
 
 CANARY: Final = "CANARY"
 _MARK: Final = re.compile(rf"{CANARY}_([a-z0-9]+)_[0-9a-f]+")
-_MARK_BYTES: Final = re.compile(_MARK.pattern.encode())
+MARK_BYTES: Final = re.compile(_MARK.pattern.encode())
 _PAUSE_S: Final = 0.05
 # Less on a machine that is busy with other things: there requests are late or given up, which shows nothing.
 _PACE: Final = float(os.environ.get("NEXUS_FAULTS_PACE", "1"))
@@ -196,7 +196,7 @@ class Load:
             return
         content = answer["content"]
         request_id = answer["metadata"]["request_id"]
-        found = _MARK_BYTES.findall(payload)
+        found = MARK_BYTES.findall(payload)
         heard_at = self.history.note(
             "ok" if content["status"] == "success" else "fail",
             request_id=request_id,

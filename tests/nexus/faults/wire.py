@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ class Wire(ABC):
         self.prefix = prefix
 
     @abstractmethod
-    async def send(self, request_id: str, payload: bytes) -> None:
+    async def send(self, request_id: str, payload: bytes, topic: str = REQUEST) -> None:
         """Send a request, or send it again."""
 
     @abstractmethod
@@ -78,9 +78,9 @@ class PubSubWire(Wire):
         super().__init__(redis, prefix)
         self._said: Counter[str] = Counter()
 
-    async def send(self, request_id: str, payload: bytes) -> None:  # noqa: ARG002  # the other wire needs it
+    async def send(self, request_id: str, payload: bytes, topic: str = REQUEST) -> None:  # noqa: ARG002  # for streams
         """Publish."""
-        await self.say(REQUEST, payload)
+        await self.say(topic, payload)
 
     async def say(self, topic: str, payload: bytes) -> None:
         """Publish."""
@@ -107,15 +107,15 @@ class PubSubWire(Wire):
 
 
 class StreamsWire(Wire):
-    """Mode `streams`."""
+    """Mode `streams`. Reads the answers on these topics."""
 
-    def __init__(self, redis: Redis, prefix: str) -> None:
+    def __init__(self, redis: Redis, prefix: str, answers: Sequence[str] = (RESPONSE,)) -> None:
         super().__init__(redis, prefix)
-        self._after: bytes | str = "0"
+        self._after: dict[Any, Any] = {(prefix + topic).encode(): "0" for topic in answers}
 
-    async def send(self, request_id: str, payload: bytes) -> None:
+    async def send(self, request_id: str, payload: bytes, topic: str = REQUEST) -> None:
         """Enqueue once, however often it is called."""
-        keys = [f"{self.prefix}nexus:enqueued:{request_id}", self.prefix + REQUEST]
+        keys = [f"{self.prefix}nexus:enqueued:{request_id}", self.prefix + topic]
         # redis-py's stubs give a plain value where its asyncio client gives an awaitable.
         reply: Any = self.redis.eval(_ENQUEUE, len(keys), *keys, str(_ENQUEUED_MS), payload)
         await reply
@@ -138,13 +138,13 @@ class StreamsWire(Wire):
         await until(all_done)
 
     async def read(self) -> AsyncIterator[bytes | None]:
-        """Read the stream of answers from where reading stopped."""
+        """Read the streams of answers from where reading stopped."""
         yield None
         while True:
-            found: Any = await self.redis.xread({self.prefix + RESPONSE: self._after}, count=100, block=1_000)
-            for _, entries in found or ():
+            found: Any = await self.redis.xread(self._after, count=100, block=1_000)
+            for key, entries in found or ():
                 for entry, fields in entries:
-                    self._after = entry
+                    self._after[key] = entry
                     yield fields[b"message"]
 
 

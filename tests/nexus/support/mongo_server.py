@@ -32,8 +32,10 @@ def real_mongod() -> Path | None:
 class MongoServer:
     """A server, without users unless by its options, on a port of its own. It keeps acknowledged writes."""
 
-    def __init__(self, folder: Path, options: Sequence[str] = (), uri_options: str = "") -> None:
-        self.port = free_port()
+    def __init__(
+        self, folder: Path, options: Sequence[str] = (), uri_options: str = "", port: int | None = None
+    ) -> None:
+        self.port = port or free_port()
         self.uri = f"mongodb://{HOST}:{self.port}/?directConnection=true{uri_options}"
         self._folder = folder
         self._options = options
