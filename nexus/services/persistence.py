@@ -123,7 +123,8 @@ class PersistenceService:
         """Accept the row of a message from the bus, in a payload of `size` bytes, for recording. Never waits.
 
         `settled` is called when it is written, or with the reason why the store never will accept it. False when too
-        much is waiting already; True also for None, what is not recorded by rule. `again`: it was handed out before.
+        much is waiting already; True also for None, what is not recorded by rule. `again`:
+        another replica may have had it in hand.
         """
         if row is None:
             settled(None)

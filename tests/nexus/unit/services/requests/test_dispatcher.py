@@ -42,12 +42,14 @@ SIGNING = Signing({"k1": b"the first secret"}, required=True)
 
 
 class FullPersistence(PersistenceService):
-    """A persistence service that does not take the first `full` results."""
+    """A persistence service that does not take the first `full` results; `again` is what was said of each."""
 
     full = 0
+    again: tuple[bool, ...] = ()
 
     def offer(self, row: Row | None, size: int, settled: Settled = lambda _: None, *, again: bool = False) -> bool:
         """Accept a result, unless it is full."""
+        self.again += (again,)
         if self.full:
             self.full -= 1
             return False
@@ -244,6 +246,8 @@ class TestTopics:
             await trial.persistence.flush()
             await trial.settled(*([delivery] if is_shared else []))
         assert [row["run_id"] for row in trial.store.messages] == ["run_1"]
+        # Another replica may have had it in hand, and have told nobody of it.
+        assert trial.persistence.again == (is_shared,)
         assert trial.metrics.counted == {Event.ROW_RECORDED: 1}
 
     async def test_a_result_that_is_never_recorded(self) -> None:
