@@ -16,6 +16,7 @@ from nexus.core.errors import RequestError
 from nexus.core.models import Message, Role, Run, new_run_id
 from nexus.core.records import BuildRecord
 from nexus.core.wire import explain as fault_of
+from nexus.http.console.asked import number
 from nexus.http.console.owners import ShownRow, download, shown_row
 from nexus.http.console.shell import Page, Visit
 from nexus.services.context.formats import FORMATS
@@ -79,9 +80,9 @@ async def context(visit: Visit) -> Response:
     reader = _reader(visit)
     read = await _asked(visit, reader, "request")
     record, explained = read.record, read.explained
-    shown = await _shown(reader, read) if explained and not explained.error else None
+    shown = await _shown(reader, record, explained) if explained and not explained.error else None
     message, earlier = visit.asked("message"), visit.asked("earlier")
-    missing, last = await _missing(visit, reader, read, earlier) if shown else ([], "")
+    missing, last = await _missing(visit, read, shown.explained, earlier) if shown else ([], "")
     return visit.page(
         "context.html",
         owner=visit.owner,
@@ -113,13 +114,12 @@ async def _asked(visit: Visit, reader: RecordReader, name: str) -> ReadRecord:
     raise HTTPException(404, f"this owner has no record of such a request; records are kept for {days} days")
 
 
-async def _shown(reader: RecordReader, read: ReadRecord) -> ShownContext:
+async def _shown(reader: RecordReader, record: BuildRecord, explained: Explained) -> ShownContext:
     """The context beside the build before it."""
-    assert read.explained is not None  # noqa: S101  # its caller has seen to it
-    before = await reader.build_before(read.record)
+    before = await reader.build_before(record)
     earlier = (await reader.read(before)).explained if before else None
-    comparison = await _compared(read.record, earlier, read.explained) if earlier else None
-    return ShownContext(read.explained, window_of(read.explained), before, comparison)
+    comparison = await _compared(record, earlier, explained) if earlier else None
+    return ShownContext(explained, window_of(explained), before, comparison)
 
 
 async def _compared(record: BuildRecord, first: Explained, second: Explained) -> Comparison:
@@ -127,14 +127,13 @@ async def _compared(record: BuildRecord, first: Explained, second: Explained) ->
 
 
 async def _missing(
-    visit: Visit, reader: RecordReader, read: ReadRecord, before: str
+    visit: Visit, read: ReadRecord, explained: Explained, before: str
 ) -> tuple[list[tuple[ShownRow, Finding]], str]:
     """The newest messages of the session that the context does not show, and why; those recorded before a row.
 
     With the `_id` of the last that was looked at, `""` where there are no more.
     """
-    record, explained = read.record, read.explained
-    assert explained is not None  # noqa: S101  # its caller has seen to it
+    record = read.record
     # A second later, since some are recorded in the second of the build.
     before = before or f"{int(record.answered_at.timestamp()) + 2:08x}{'0' * 16}"
     found = await visit.services.store.stored_messages(
@@ -142,7 +141,7 @@ async def _missing(
     )
     shown = {source for block in explained.blocks for source in block.sources}
     rows = [row for row in map(shown_row, found) if row.message_id not in shown][:_MISSING]
-    findings = await reader.where_are(read, [row.row_id for row in rows])
+    findings = await _reader(visit).where_are(read, [row.row_id for row in rows])
     there = [(row, finding) for row, finding in zip(rows, findings, strict=True) if not finding.is_shown]
     if len(rows) == _MISSING:
         return there, rows[-1].row_id
@@ -160,10 +159,10 @@ async def context_json(visit: Visit) -> Response:
 async def block_text(visit: Visit) -> Response:
     """The text of one block, by its place in the manifest from 0, as a file."""
     read = await _asked(visit, _reader(visit), "request")
-    number, blocks = visit.asked("block"), read.explained.blocks if read.explained else ()
-    if not number.isdecimal() or int(number[:9]) >= len(blocks):
+    place, blocks = number(visit, "block"), read.explained.blocks if read.explained else ()
+    if place is None or place >= len(blocks):
         raise HTTPException(404, "the context has no such block")
-    return download(blocks[int(number)].text, "block.txt", "text/plain; charset=utf-8")
+    return download(blocks[place].text, "block.txt", "text/plain; charset=utf-8")
 
 
 async def sent(visit: Visit) -> Response:
@@ -209,19 +208,20 @@ async def diff(visit: Visit) -> Response:
     reader = _reader(visit)
     found = [await _asked(visit, reader, name) for name in ("request", "other")]
     first, second = sorted(found, key=lambda read: read.record.answered_at)
-    for each in (first, second):
-        if each.explained is None:
-            raise HTTPException(404, f"{each.record.request_id} cannot be compared: {each.replayed.fault}")
-    assert first.explained is not None  # noqa: S101  # seen to above
-    assert second.explained is not None  # noqa: S101  # seen to above
     return visit.page(
         "diff.html",
         owner=visit.owner,
         session=second.record.session_id,
         first=first,
         second=second,
-        comparison=await _compared(second.record, first.explained, second.explained),
+        comparison=await _compared(second.record, *map(_comparable, (first, second))),
     )
+
+
+def _comparable(read: ReadRecord) -> Explained:
+    if read.explained is None:
+        raise HTTPException(404, f"{read.record.request_id} cannot be compared: {read.replayed.fault}")
+    return read.explained
 
 
 async def now(visit: Visit) -> Response:

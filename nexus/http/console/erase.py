@@ -7,12 +7,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from nexus.core.erasure import Erasure, hashed
-from nexus.http.console.asked import owner_and_session, refused
+from nexus.http.console.asked import number, owner_and_session, refused
 from nexus.http.console.shell import Page, Visit
 from nexus.services.erasure import KINDS, STAYS, read_before
 
 _LONGEST_TEXT: Final = 1_000
-_DIGITS: Final = 18
 
 
 async def erase(visit: Visit) -> Response:
@@ -44,7 +43,7 @@ async def erased(visit: Visit) -> Response:
     """What an erasure has removed, and what there is now."""
     visit.access.check_write()
     erasure = _asked(visit)
-    removed = {kind: int(count) for kind in KINDS if (count := visit.asked(kind)).isdecimal() and len(count) < _DIGITS}
+    removed = {kind: count for kind in KINDS if (count := number(visit, kind))}
     left = await visit.services.eraser.preview(erasure)
     return _page(
         visit, "erased.html", erasure, removed=removed, found=left, still_coming=bool(visit.asked("still_coming"))

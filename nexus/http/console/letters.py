@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from nexus.core.signing import FRESH_S
+from nexus.http.console.asked import number
 from nexus.http.console.shell import Page, Visit
 from nexus.services.requests.letters import LETTER_ID, Outcome, drop, newest
 
@@ -24,7 +25,7 @@ async def letters(visit: Visit) -> Response:
     before = visit.asked("before")
     kept = visit.services.letters
     found = await newest(kept, _LETTERS_AT_ONCE + 1, before=before)
-    outcomes = [(outcome, count) for outcome in Outcome if (count := visit.asked(outcome.name.lower())).isdigit()]
+    outcomes = [(outcome, count) for outcome in Outcome if (count := number(visit, outcome.name.lower()))]
     return visit.page(
         "letters.html",
         letters=found[:_LETTERS_AT_ONCE],

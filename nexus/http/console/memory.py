@@ -1,31 +1,27 @@
 """What is kept of a session: its overview with the revisions, details, compactions, and its state (contract §5, §7)."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from nexus.core.concurrency import computed
 from nexus.core.erasure import hashed
-from nexus.core.errors import CallRefusedError, NexusError
+from nexus.core.errors import CallRefusedError
 from nexus.core.models import MAX_ID_CHARS, new_message_id
-from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction, Detail, Overview
-from nexus.http.console.asked import DIGITS, number, owner_and_session
+from nexus.http.console.asked import listed, number, owner_and_session
 from nexus.http.console.shell import Page, Visit
 from nexus.services.context.pinned import shown_parts
 from nexus.services.memory.documents import TEMPLATE
-from nexus.services.memory.kept import compaction_of, detail_of, overview_of, read_kept, two_overviews
+from nexus.services.memory.kept import compaction_of, detail_of, overview_of, two_overviews
 from nexus.services.records.compare import diff_of
 from nexus.services.session_state.merge import state_in
 from nexus.services.session_state.service import stored_state
 from nexus.services.session_state.state import as_object
-
-_Kept = TypeVar("_Kept", Overview, Detail, Compaction)
-_Read = tuple[list[_Kept], list[str]]
 
 # Comparing two texts takes so many times as long as the work that `computed` reckons with.
 _CHARS_OF_DIFF: Final = 4
@@ -45,17 +41,16 @@ async def edit(visit: Visit) -> Response:
     Where another was written since the page was made, nothing is written: a page has both texts and what differs.
     """
     owner, session = owner_and_session(visit)
-    fields = visit.fields
     if (working_memory := visit.services.memory) is None:
         raise HTTPException(409, "memory.working_memory is off: no overview is kept")
-    content, base, edit_id = (fields.get(name, "") for name in ("content", "base", "id"))
-    if not (base.isascii() and base.isdecimal() and len(base) <= DIGITS) or not 1 <= len(edit_id) <= MAX_ID_CHARS:
+    content, edit_id, base = visit.fields.get("content", ""), visit.fields.get("id", ""), number(visit, "base")
+    if base is None or not 1 <= len(edit_id) <= MAX_ID_CHARS:
         raise HTTPException(400, "base, id: are missing; open the page again")
     try:
-        written = await working_memory.edit_overview(owner, session, content, base_revision=int(base), edit_id=edit_id)
+        written = await working_memory.edit_overview(owner, session, content, base_revision=base, edit_id=edit_id)
     except CallRefusedError as error:
         newest = await _newest(visit)
-        if newest.revision == int(base):
+        if newest.revision == base:
             return await _memory(visit, newest, content, 400, fault=str(error))
         # Whoever saves it now has seen what was written meanwhile.
         return await _memory(visit, newest, content, 409, lines=await _difference(owner, newest.content, content))
@@ -80,7 +75,7 @@ async def _newest(visit: Visit) -> _Newest:
     document = await visit.services.store.memory.latest_overview(visit.owner, visit.session)
     if document is None:
         return _Newest(0, None)
-    (*found,), _ = _readable(Overview, "revision", [document], visit)
+    found, *_ = listed(visit, Overview, "revision", [document], 1)
     return _Newest(document["revision"], next(iter(found), None))
 
 
@@ -89,12 +84,12 @@ async def _memory(
 ) -> Response:
     """The page; `typed` is a text that was not saved, `lines` what differs between the newest and it."""
     key, store = (visit.owner, visit.session), visit.services.store
-    revised = await store.memory.overviews(*key, limit=_FEW + 1)
-    overviews, faults = _readable(Overview, "revision", revised[:_FEW], visit)
-    listed = await store.memory.list_details(*key, limit=_FEW + 1)
-    details, others = _readable(Detail, "name", listed[:_FEW], visit)
+    found = await store.memory.overviews(*key, limit=_FEW + 1)
+    overviews, faults, older = listed(visit, Overview, "revision", found, _FEW)
+    found = await store.memory.list_details(*key, limit=_FEW + 1)
+    details, others, behind = listed(visit, Detail, "name", found, _FEW)
     latest = await store.memory.latest_compaction(*key)
-    compactions, further = _readable(Compaction, "number", [latest] if latest else [], visit)
+    compactions, further, _ = listed(visit, Compaction, "number", [latest] if latest else [], 1)
     return visit.page(
         "memory.html",
         status=status,
@@ -103,9 +98,9 @@ async def _memory(
         is_kept=visit.services.memory is not None,
         newest=newest,
         overviews=overviews,
-        older=revised[_FEW - 1]["revision"] if len(revised) > _FEW else None,
+        older=older,
         details=details,
-        behind=listed[_FEW - 1].get("name") if len(listed) > _FEW else None,
+        behind=behind,
         compaction=next(iter(compactions), None),
         unreadable=[*faults, *others, *further],
         has_state=await stored_state(store, *key) is not None,
@@ -131,14 +126,14 @@ async def revisions(visit: Visit) -> Response:
         lines = await _difference(key[0], before.content, after.content)
         return visit.page("difference.html", owner=key[0], session=key[1], before=before, after=after, lines=lines)
     found = await store.overviews(*key, limit=_AT_ONCE + 1, before=number(visit, "before"))
-    overviews, unreadable = _readable(Overview, "revision", found[:_AT_ONCE], visit)
+    overviews, unreadable, behind = listed(visit, Overview, "revision", found, _AT_ONCE)
     return visit.page(
         "revisions.html",
         owner=key[0],
         session=key[1],
         overviews=overviews,
         unreadable=unreadable,
-        next=found[_AT_ONCE - 1]["revision"] if len(found) > _AT_ONCE else None,
+        next=behind,
     )
 
 
@@ -159,14 +154,14 @@ async def details(visit: Visit) -> Response:
     """Notes and archives, by name."""
     key = visit.owner, visit.session
     found = await visit.services.store.memory.list_details(*key, limit=_AT_ONCE + 1, after=visit.asked("after"))
-    listed, unreadable = _readable(Detail, "name", found[:_AT_ONCE], visit)
+    named, unreadable, behind = listed(visit, Detail, "name", found, _AT_ONCE)
     return visit.page(
         "details.html",
         owner=key[0],
         session=key[1],
-        details=listed,
+        details=named,
         unreadable=unreadable,
-        next=found[_AT_ONCE - 1].get("name") if len(found) > _AT_ONCE else None,
+        next=behind,
     )
 
 
@@ -183,14 +178,14 @@ async def compactions(visit: Visit) -> Response:
     """The compactions of a session with their summaries, the newest first."""
     key, store = (visit.owner, visit.session), visit.services.store.memory
     found = await store.compactions(*key, limit=_FEW + 1, before=number(visit, "before"))
-    made, unreadable = _readable(Compaction, "number", found[:_FEW], visit)
+    made, unreadable, behind = listed(visit, Compaction, "number", found, _FEW)
     return visit.page(
         "compactions.html",
         owner=key[0],
         session=key[1],
         compactions=made,
         unreadable=unreadable,
-        next=found[_FEW - 1]["number"] if len(found) > _FEW else None,
+        next=behind,
     )
 
 
@@ -226,20 +221,6 @@ async def state(visit: Visit) -> Response:
         text=json.dumps(given, ensure_ascii=False, indent=2) if given else "",
         faults=faults,
     )
-
-
-def _readable(kind: type[_Kept], field: str, documents: Iterable[Row], visit: Visit) -> _Read[_Kept]:
-    """The values of stored documents, and the faults of those that cannot be read."""
-    found: list[_Kept] = []
-    faults: list[str] = []
-    for document in documents:
-        if (document.get("owner_key"), document.get("session_id")) != (visit.owner, visit.session):
-            raise HTTPException(500, "the store gave the memory of another session")
-        try:
-            found.append(read_kept(kind, document, field))
-        except NexusError as error:
-            faults.append(str(error))
-    return found, faults
 
 
 def _most_bytes(visit: Visit) -> int:

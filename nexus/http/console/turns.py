@@ -9,10 +9,9 @@ from starlette.responses import Response
 from nexus.core.errors import TurnNotFoundError
 from nexus.core.ports.store import LARGEST
 from nexus.core.turns import Turn
-from nexus.http.console.asked import number
+from nexus.http.console.asked import listed, number
 from nexus.http.console.shell import Page, Visit
 from nexus.services.memory.kept import read_kept
-from nexus.services.transfer.folder import read_turn
 
 _AT_ONCE: Final = 20
 
@@ -21,13 +20,7 @@ async def turns(visit: Visit) -> Response:
     """Turns with their summaries, the latest first, of those before a number."""
     key, before = (visit.owner, visit.session), number(visit, "before")
     found = await visit.services.store.turns.turns(*key, limit=_AT_ONCE + 1, before=before, whole=True)
-    read: list[Turn] = []
-    unreadable: list[str] = []
-    for document in found[:_AT_ONCE]:
-        try:
-            read.append(read_turn(document))
-        except ValueError as error:
-            unreadable.append(f"turn {document['turn_number']} cannot be read: {error}")
+    read, unreadable, behind = listed(visit, Turn, "turn_number", found, _AT_ONCE)
     return visit.page(
         "turns.html",
         owner=key[0],
@@ -35,7 +28,7 @@ async def turns(visit: Visit) -> Response:
         turns=read,
         unreadable=unreadable,
         before=before,
-        next=found[_AT_ONCE - 1]["turn_number"] if len(found) > _AT_ONCE else None,
+        next=behind,
     )
 
 
