@@ -16,6 +16,7 @@ from benchmarks.data import Owners, overview_call
 from benchmarks.processes import Place, serving
 from benchmarks.records import records
 from benchmarks.results import results
+from benchmarks.scale import scale
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 
 _USUAL: Final = Owners("usual", rows=100, number=100)
@@ -153,9 +154,10 @@ _MEASURES: Final[dict[str, Callable[[Bench], list[Measure]]]] = {
     "start": start,
     "records": records,
     "results": results,
+    "scale": scale,
 }
 # What takes long is measured where it is named.
-_USUALLY: Final = [name for name in _MEASURES if name not in {"records", "results"}]
+_USUALLY: Final = [name for name in _MEASURES if name not in {"records", "results", "scale"}]
 
 
 def _rate(results: Sequence[Any]) -> float:
