@@ -226,6 +226,8 @@ class Soak:
         options = ["--bind", HOST, "--port", str(self.state.redis_port), "--save", "", "--appendonly", "yes"]
         # Few rewrites of the file: they cost more than what is measured.
         options += ["--auto-aof-rewrite-min-size", "1gb"]
+        # A title would be written over the environment, by which the process is found.
+        options += ["--set-proc-title", "no"]
         redis = RedisServer(self._folder / "redis", self.state.redis_port, [binary(real=True), *options])
         port = self.state.mongo_port
         mongo = MongoServer(self._folder / "mongo", ["--replSet", "rs0", "--oplogSize", "256"], port=port)
