@@ -16,6 +16,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     field_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -301,7 +302,7 @@ class ConstraintsShareSettings(_Section):
 
 
 def _share(block: str) -> ShareSettings:
-    return ShareSettings(**BUDGET[block]._asdict())
+    return ShareSettings.model_construct(set(), **BUDGET[block]._asdict())
 
 
 class BudgetSettings(_Section):
@@ -317,13 +318,15 @@ class BudgetSettings(_Section):
     rounds: ShareSettings = _share("rounds")
     results: ShareSettings = _share("results")
 
-    @field_validator("*", mode="before")
+    @field_validator("*", mode="wrap")
     @classmethod
-    def _complete(cls, given: Any, field: ValidationInfo) -> Any:
-        """What is not given of a block is as by default."""
+    def _complete(cls, given: Any, check: ValidatorFunctionWrapHandler, field: ValidationInfo) -> Any:
+        """What is not given of a block is as by default, and does not count as given."""
         if not isinstance(given, Mapping):
-            return given
-        return {**cls.model_fields[str(field.field_name)].default.model_dump(), **given}
+            return check(given)
+        default = cls.model_fields[str(field.field_name)].default
+        whole = check({**dict(default), **given})
+        return type(whole).model_construct({*given}, **dict(whole))
 
     @property
     def shares(self) -> dict[str, ShareSettings]:
