@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -155,11 +155,11 @@ class Soak:
         self._open: set[int] = set()
         self._again = [*self.state.open]
         self._faults = Faults(self.state.faults, self.state.examples)
+        self._sat = replace(self.state)
         self._stopping = anyio.Event()
-        # So many had been asked for before this sitting; those that were open count as asked.
-        self._before = self.state.planned
-        self._own = Memory(self._requests - self._before)
-        self._elder = Memory(self._requests - self._before)
+        # So many had their answer before this sitting.
+        self._before = 0
+        self._own, self._elder = Memory(self._requests), Memory(self._requests)
 
     def _read(self, seed: int) -> State:
         if not self._path.exists():
@@ -168,6 +168,18 @@ class Soak:
         if state.seed != seed:
             raise SystemExit(f"{self._folder} is of seed {state.seed}: name it, or another folder")
         return state
+
+    def _resume(self, heard: Heard) -> None:
+        left = [(number, step) for number in self._again for step in script_of(self.state.seed, number).asked]
+        self._before = self.state.planned - sum(not heard.is_answered(*each) for each in left)
+        self._own, self._elder = (Memory(self._requests - self._before) for _ in range(2))
+        self.save()
+
+    def _count(self, requester: Requester, disturbances: Disturbances) -> None:
+        """Add up this sitting and those before."""
+        self.state.seconds = self._sat.seconds + time.monotonic() - self._begun_at
+        self.state.seen = _sum(self._sat.seen, requester.seen)
+        self.state.disturbed = _sum(self._sat.disturbed, disturbances.done)
 
     def save(self) -> None:
         """Write down where it stands, all of it or nothing."""
@@ -193,7 +205,7 @@ class Soak:
                 a_fleet(_environment(redis.url, _uri(mongo.port)), logs, history) as fleet,
             ):
                 await _initiate(mongo)
-                self.save()
+                self._resume(heard)
                 requester = Requester(client, PREFIX, heard, self._faults)
                 lines = {
                     "redis": (redis, redis_proxy, f"redis://{HOST}:{redis_proxy.port}/0"),
@@ -202,15 +214,12 @@ class Soak:
                 await fleet.start(2)
                 disturbances = Disturbances(fleet, lines, self.state.seed, self._requests)
                 await self._sit(requester, disturbances, fleet, client)
-                self.state.seconds += time.monotonic() - self._begun_at
-                self.state.seen = _sum(self.state.seen, requester.seen)
-                self.state.disturbed = _sum(self.state.disturbed, disturbances.done)
+                self._count(requester, disturbances)
                 self._measure(fleet)
                 self.save()
                 if not self._is_done():
-                    _say(
-                        f"Stopped at {self.state.planned:,} of {self._requests:,}; the same command goes on from here."
-                    )
+                    done = self._before + requester.answered
+                    _say(f"Stopped at {done:,} of {self._requests:,}; the same command goes on from here.")
                     return 2
                 await self._settle(client, mongo)
                 codes = await fleet.stop()
@@ -302,6 +311,7 @@ class Soak:
             replicas = [(process.pid, process.mib) for process in running.values() if process.name == "nexus"]
             self._own.note(requester.answered, own)
             self._elder.note(requester.answered, next((mib for pid, mib in replicas if pid == elder), 0))
+            self._count(requester, disturbances)
             self.save()
             if time.monotonic() < line_at:
                 continue
