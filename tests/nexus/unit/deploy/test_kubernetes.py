@@ -124,7 +124,7 @@ def test_a_replica_always_answers() -> None:
 
 
 def test_what_may_be_reached() -> None:
-    """Redis and MongoDB at the ports of the addresses on the page, names, and the model's endpoint."""
+    """Redis and MongoDB at the ports of the addresses on the page, names, a collector, and the model's endpoint."""
     ports = [{each["port"] for each in rule["ports"]} for rule in OBJECTS["NetworkPolicy"]["spec"]["egress"]]
-    assert ports == [{53}, {6379, 27017}, {443}]
+    assert ports == [{53}, {6379, 27017}, {4318}, {443}]
     assert {int(port) for port in re.findall(r"\.data:(\d+)", PAGE)} == ports[1]
