@@ -23,7 +23,7 @@ _OWNERS_A_BLOCK: Final = 10
 _TURNS: Final = (2, 8)
 # Of one script; see `judge.Heard`, which has room for so many.
 MOST_STEPS: Final = 64
-_LAYOUTS: Final = {"dialogue": 0.6, "agent": 0.25, "thinking": 0.15}
+_LAYOUTS: Final = {"dialogue": 0.65, "agent": 0.15, "thinking": 0.2}
 _SMALL_WINDOW: Final = 12_000
 _FIRST: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _WORDS: Final = [
@@ -129,7 +129,7 @@ class _Writer:
             self._build(run, history, about, mark)
         if script.layout == "agent" and self._chance(0.3):
             self._memory_call(run, number)
-        if self._chance(0.1):
+        if self._chance(0.2):
             self._search(run)
         _, answer = self._text(5, 80)
         self._record(
