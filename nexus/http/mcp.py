@@ -18,7 +18,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -38,6 +38,7 @@ def create_mcp_app(server: Server[Any], tokens: Iterable[McpToken], host: str, m
     """
     app = server.streamable_http_app(host=host, max_request_body_size=max_body_bytes)
     app.add_middleware(_Gate, tokens=tokens)
+    app.add_exception_handler(ClientDisconnect, _broken_off)
     app.add_exception_handler(Exception, _failed)
     return app
 
@@ -74,20 +75,24 @@ class _Gate:
         digest = b"".join(known for known in self._owners if hmac.compare_digest(given, known))
         if not digest:
             raise HTTPException(401, "a token of mcp.tokens is needed, as a bearer token", _CHALLENGE)
-        owner = _owner(request.headers.get(OWNER_HEADER), self._owners[digest])
+        owner = _owner(request.headers.getlist(OWNER_HEADER), self._owners[digest])
         name = digest.hex()
         return AuthenticatedUser(AccessToken(token=name, client_id=name, scopes=[], subject=owner))
 
 
-def _owner(named: str | None, allowed: tuple[str, ...]) -> str:
-    if named is None:
+def _owner(named: list[str], allowed: tuple[str, ...]) -> str:
+    if not named:
         if len(allowed) == 1 and ANY_OWNER not in allowed:
             return allowed[0]
         raise HTTPException(400, f"the header {OWNER_HEADER} is needed: this token is for several owners")
+    if len(named) > 1:
+        # Which of them a proxy has set, and which came from outside, cannot be told.
+        raise HTTPException(400, f"{OWNER_HEADER}: is given {len(named)} times; one is allowed")
     try:
-        owner = read_owner_key(unquote(named, errors="strict"), OWNER_HEADER)
+        # What is no ASCII was decoded as Latin-1: it would be another owner.
+        owner = read_owner_key(unquote(named[0].encode("ascii"), errors="strict"), OWNER_HEADER)
     except ValueError as error:
-        reason = f"{OWNER_HEADER}: is not UTF-8" if isinstance(error, UnicodeError) else str(error)
+        reason = f"{OWNER_HEADER}: is no percent-encoded UTF-8" if isinstance(error, UnicodeError) else str(error)
         raise HTTPException(400, reason) from None
     if owner not in allowed and ANY_OWNER not in allowed:
         raise HTTPException(403, f"{OWNER_HEADER}: this token is not for that owner")
@@ -96,6 +101,10 @@ def _owner(named: str | None, allowed: tuple[str, ...]) -> str:
 
 def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
+
+
+async def _broken_off(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=400)  # nobody reads it
 
 
 async def _failed(_request: Request, _error: Exception) -> Response:
