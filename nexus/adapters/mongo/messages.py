@@ -54,6 +54,7 @@ from nexus.adapters.mongo.schema import (
     id_text,
     internal_to,
     newest_first,
+    newest_order,
     of_run,
     origin_of,
     rows_of_session,
@@ -243,11 +244,11 @@ class MongoMessages(Operations):
 
     @driver_call
     async def run_messages(
-        self, owner_key: str, run_id: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+        self, owner_key: str, run_id: str, *, limit: int, before: Row | None = None, excerpt_chars: int | None = None
     ) -> list[Row]:
-        """Up to `limit` rows of a run after the newest `skip`, newest first, of any role."""
+        """Up to `limit` rows of a run, newest first, of any role; only those that come behind the row `before`."""
         query = of_run(owner_key, run_id)
-        return await self._rows.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
+        return await self._rows.newest(query, limit=limit, before=before, excerpt_chars=excerpt_chars)
 
     @driver_call
     async def condensed_results(self, owner_key: str, handles: Sequence[str]) -> dict[str, str]:
@@ -383,19 +384,26 @@ class Rows:
         *,
         limit: int,
         skip: int = 0,
+        before: Row | None = None,
         excerpt_chars: int | None = None,
         only: Mapping[str, Any] | None = None,
         as_shown: bool = False,
         index: Order | None = None,
     ) -> list[Row]:
-        """Up to `limit` rows after the newest `skip`, newest first; the rest as for `find`."""
+        """Up to `limit` rows after the newest `skip` or behind the row `before`, newest first; else as for `find`."""
         find = partial(self.find, excerpt_chars=excerpt_chars, only=only, as_shown=as_shown, index=index)
         if not await self._has_text_times():
-            return await find(query, limit=limit, skip=skip)
+            return await find({**query, **(_behind(before) if before else {})}, limit=limit, skip=skip)
         end = skip + limit
-        dated = await find({**query, **NO_TEXT_TIME}, limit=end)
-        texts = await find({**query, **TEXT_TIME}, limit=end)
-        return newest_first([*dated, *texts])[skip:end]
+        while True:
+            dated = await find({**query, **NO_TEXT_TIME}, limit=end)
+            texts = await find({**query, **TEXT_TIME}, limit=end)
+            found = newest_first([*dated, *texts])
+            rows = [row for row in found[:end] if before is None or newest_order(row) < newest_order(before)][skip:]
+            # The server cannot tell where `before` stands among times of both kinds.
+            if before is None or len(rows) >= limit or len(found) <= end:
+                return rows[:limit]
+            end *= 2
 
     async def oldest(self, query: Mapping[str, Any], *, index: Order | None = None) -> Row | None:
         """The first row of all."""
@@ -530,6 +538,14 @@ class Tails:
 
     def _shared(self, **stored: Any) -> Mapping[str, Any]:
         return {**self._session, **NOT_INTERNAL, "_id": stored}
+
+
+def _behind(row: Row) -> Mapping[str, Any]:
+    """The condition for what the server sorts behind the row. Only expressions compare values of different types."""
+    time, row_id = {"$literal": row.get("timestamp")}, {"$literal": id_of(row["_id"])}
+    # The first part is what an index is read from; in an order, a time that is missing is null.
+    earlier = {"$lt": [{"$ifNull": ["$timestamp", None]}, time]}
+    return {"$expr": {"$and": [{"$lte": ["$timestamp", time]}, {"$or": [earlier, {"$lt": ["$_id", row_id]}]}]}}
 
 
 def _stored_at(row: Row) -> str:

@@ -6,6 +6,7 @@ An owner is always compared as a text (`$eq`), so that no name of an owner can b
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -348,7 +349,12 @@ def _names(sub_agent: str) -> dict[str, Any]:
 
 def newest_first(rows: Iterable[Row]) -> list[Row]:
     """The rows by moment, whatever form their timestamps have; those without a readable one last."""
-    return sorted(rows, key=lambda row: (parse_moment(row.get("timestamp")) or LONG_AGO, row["_id"]), reverse=True)
+    return sorted(rows, key=newest_order, reverse=True)
+
+
+def newest_order(row: Row) -> tuple[datetime, str]:
+    """The place of a row in `newest_first`, of which the last is the smallest."""
+    return parse_moment(row.get("timestamp")) or LONG_AGO, row["_id"]
 
 
 def unchanged(seen: Mapping[str, Any]) -> dict[str, Any]:

@@ -193,11 +193,11 @@ class MessageStore(Protocol):
         """
 
     async def run_messages(
-        self, owner_key: str, run_id: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+        self, owner_key: str, run_id: str, *, limit: int, before: Row | None = None, excerpt_chars: int | None = None
     ) -> list[Row]:
-        """Up to `limit` rows of a run after the newest `skip`, newest first, of any role.
+        """Up to `limit` rows of a run, newest first, of any role; only those that come behind the row `before`.
 
-        `excerpt_chars` as for `newest_messages`.
+        Of that row `_id` and `timestamp` count; it may be gone. `excerpt_chars` as for `newest_messages`.
         """
 
     async def condensed_results(self, owner_key: str, handles: Sequence[str]) -> dict[str, str]:

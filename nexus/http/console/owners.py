@@ -207,9 +207,10 @@ def _is_said(row: ShownRow) -> bool:
 
 async def run(visit: Visit) -> Response:
     """The rows of a run in their order, the newest page first, and the contexts that were built for it."""
-    owner_key, run_id, skip = visit.owner, visit.asked("run"), max(_number(visit.asked("skip")), 0)
+    owner_key, run_id = visit.owner, visit.asked("run")
+    before = await _asked_row(visit, "before") if visit.asked("before") else None
     store, records = visit.services.store, visit.services.records
-    found = await store.run_messages(owner_key, run_id, limit=_ROWS_AT_ONCE + 1, skip=skip)
+    found = await store.run_messages(owner_key, run_id, limit=_ROWS_AT_ONCE + 1, before=before)
     rows = [*map(shown_row, found[:_ROWS_AT_ONCE])][::-1]
     session_id = rows[0].session_id if rows else visit.session
     newest = await records.newest(owner_key, session_id=session_id, limit=_ROWS_AT_ONCE) if records else []
@@ -219,18 +220,10 @@ async def run(visit: Visit) -> Response:
         session=session_id,
         run_id=run_id,
         rows=rows,
-        skip=skip,
-        at_once=_ROWS_AT_ONCE,
+        is_first=before is None,
         more=len(found) > _ROWS_AT_ONCE,
         contexts=[record for record in newest if record.run_id == run_id],
     )
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text or 0)
-    except ValueError:
-        raise HTTPException(400, f"{text[:50]!r} is no number") from None
 
 
 async def row(visit: Visit) -> Response:
@@ -272,9 +265,9 @@ def download(content: str | bytes, name: str, media_type: str) -> Response:
     return Response(body, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
 
-async def _asked_row(visit: Visit) -> Row:
-    """The owner's row with the `_id` in `row`, or with the `id` in `id`."""
-    owner_key, row_id, store = visit.owner, visit.asked("row"), visit.services.store
+async def _asked_row(visit: Visit, name: str = "row") -> Row:
+    """The owner's row with the `_id` in this parameter, or with the `id` in `id`."""
+    owner_key, row_id, store = visit.owner, visit.asked(name), visit.services.store
     if not row_id and (named := await store.find_message(owner_key, visit.asked("id"))):
         row_id = named["_id"]
     if not row_id or not (found := await store.whole_message(owner_key, row_id)):

@@ -198,7 +198,7 @@ class TurnWorker:
     async def _rows_of(self, turn: Row) -> list[Row]:
         run, rows = (turn["owner_key"], turn["run_id"]), list[Row]()
         while True:
-            page = await self._messages.run_messages(*run, limit=_ROWS_AT_ONCE, skip=len(rows))
+            page = await self._messages.run_messages(*run, limit=_ROWS_AT_ONCE, before=rows[-1] if rows else None)
             rows += page
             if len(page) < _ROWS_AT_ONCE:
                 return rows

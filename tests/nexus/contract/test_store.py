@@ -636,6 +636,24 @@ async def test_times_are_compared_as_moments(place: Place) -> None:
         assert ids(await store.messages_of_runs("o", ["r7", "r8", "r1"], limit=2)) == ["m8", "m7"]
 
 
+@pytest.mark.parametrize("texts", [[], ["2024-01-01T00:02:30Z", "2024-01-01T08:01:00+08:00"]], ids=["dates", "texts"])
+async def test_a_run_in_pages(place: Place, texts: list[Any]) -> None:
+    """Each row once, whatever its time is, many of one time too; it is the same where a page's last row has gone."""
+    times = [None, 7, *texts, *[moment(2)] * 5, *map(moment, range(6)), {"$gt": ""}]
+    rows = [row(number, run_id="r", timestamp=time) for number, time in enumerate(times)]
+    del rows[0]["timestamp"]
+    place.plant("messages", [*rows[1::2], *rows[::2]])
+    async with place.open() as store:
+        whole = await store.run_messages("o", "r", limit=50)
+        seen = list[Row]()
+        while page := await store.run_messages("o", "r", limit=2, before=seen[-1] if seen else None):
+            seen += page
+        gone = {"_id": "f" * 24, "timestamp": moment(4)}
+        assert ids(await store.run_messages("o", "r", limit=50, before=gone)) == ids(whole)[1:]
+    assert ids(seen) == ids(whole)
+    assert {*ids(seen)} == {each["id"] for each in rows}
+
+
 async def test_rows_of_runs(place: Place) -> None:
     """The rows of the runs that are asked for, newest first, up to the limit; none for runs that are not there."""
     async with place.open() as store:
@@ -785,7 +803,12 @@ async def test_the_rows_of_a_run_or_a_session(place: Place, *, of_run: bool) -> 
     async with place.open() as store:
         read = store.run_messages if of_run else store.session_messages
         whole = await read("o", "s", limit=50)
-        pages = [ids(await read("o", "s", limit=3, skip=skip)) for skip in (0, 3, 6, 9)]
+        if of_run:
+            pages = [
+                ids(await store.run_messages("o", "s", limit=3, before=row)) for row in (None, *whole[2::3], whole[-1])
+            ]
+        else:
+            pages = [ids(await store.session_messages("o", "s", limit=3, skip=skip)) for skip in (0, 3, 6, 9)]
         assert ids(await read("p", "s", limit=5)) == ["m23"]
         assert await read("p", "S", limit=5) == []
     assert [{name: value for name, value in each.items() if name != "_id"} for each in whole] == rows[::-1]

@@ -244,12 +244,13 @@ class FakeStore:
         return [dict(row) for row in found[:limit]]
 
     async def run_messages(
-        self, owner_key: str, run_id: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+        self, owner_key: str, run_id: str, *, limit: int, before: Row | None = None, excerpt_chars: int | None = None
     ) -> list[Row]:
-        """Up to `limit` rows of a run after the newest `skip`, newest first, of any role."""
+        """Up to `limit` rows of a run, newest first, of any role; only those that come behind the row `before`."""
         self._ask("run_messages")
         of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id]
-        return [_excerpt(row, excerpt_chars) for row in of_run[skip : skip + limit]]
+        found = [row for row in of_run if before is None or _newest_order(row) < _newest_order(before)]
+        return [_excerpt(row, excerpt_chars) for row in found[:limit]]
 
     async def condensed_results(self, owner_key: str, handles: Sequence[str]) -> dict[str, str]:
         """By handle, the texts that contexts show of these large results."""
@@ -385,7 +386,11 @@ class FakeStore:
 
     def _of(self, owner_key: str) -> list[Row]:
         own = [row for row in self.messages if row.get("owner_key") == owner_key]
-        return sorted(own, key=lambda row: (_moment(row), row["_id"]), reverse=True)
+        return sorted(own, key=_newest_order, reverse=True)
+
+
+def _newest_order(row: Row) -> tuple[datetime, str]:
+    return _moment(row), row["_id"]
 
 
 def session_of(row: Row) -> Any:
