@@ -146,6 +146,24 @@ async def test_rows_that_name_no_session_are_read_by_the_index(
             explained[prepared_database]["system.profile"].drop()
 
 
+@pytest.mark.once
+async def test_a_late_page_of_a_run_is_read_by_the_index(
+    explained: Janitor, mongo_uri: str, prepared_database: str
+) -> None:
+    """It costs what is returned of it, as the first one does."""
+    rows = [row(number, run_id="r") for number in range(300)]
+    explained[prepared_database]["messages"].insert_many(rows)
+    async with open_mongo(mongo_uri, prepared_database) as store:
+        before = {"_id": "f" * 24, "timestamp": rows[99]["timestamp"]}
+        read = partial(store.run_messages, "o", "r", limit=50, before=before)
+        found, (query,) = await _profiled(
+            explained, prepared_database, read, {"op": "query", "command.filter.run_id.$eq": "r"}
+        )
+    assert ids(found) == [f"m{number}" for number in range(99, 49, -1)]
+    assert not query.get("hasSortStage")
+    assert query["keysExamined"] <= 52
+
+
 def _stored_at(session: str, second: int) -> ObjectId:
     return ObjectId(f"{0x65000000 + second:08x}{session.encode().hex():0>16}")
 
