@@ -229,10 +229,8 @@ async def now(visit: Visit) -> Response:
     asked = {name: visit.asked(name) for name in ("layout", "format", "input")}
     content, error = await _preview(visit, asked)
     explained = explain_content(content) if content else None
-    return visit.page(
+    return visit.session_page(
         "now.html",
-        owner=visit.owner,
-        session=visit.session,
         asked=asked,
         something=_SOMETHING,
         layouts=LAYOUTS,

@@ -90,11 +90,9 @@ async def _memory(
     details, others, behind = listed(visit, Detail, "name", found, _FEW)
     latest = await store.memory.latest_compaction(*key)
     compactions, further, _ = listed(visit, Compaction, "number", [latest] if latest else [], 1)
-    return visit.page(
+    return visit.session_page(
         "memory.html",
         status=status,
-        owner=key[0],
-        session=key[1],
         is_kept=visit.services.memory is not None,
         newest=newest,
         overviews=overviews,
@@ -124,13 +122,11 @@ async def revisions(visit: Visit) -> Response:
     if first is not None or second is not None:
         before, after = await two_overviews(store, *key, first, second)
         lines = await _difference(key[0], before.content, after.content)
-        return visit.page("difference.html", owner=key[0], session=key[1], before=before, after=after, lines=lines)
+        return visit.session_page("difference.html", before=before, after=after, lines=lines)
     found = await store.overviews(*key, limit=_AT_ONCE + 1, before=number(visit, "before"))
     overviews, unreadable, behind = listed(visit, Overview, "revision", found, _AT_ONCE)
-    return visit.page(
+    return visit.session_page(
         "revisions.html",
-        owner=key[0],
-        session=key[1],
         overviews=overviews,
         unreadable=unreadable,
         next=behind,
@@ -141,10 +137,8 @@ async def revision(visit: Visit) -> Response:
     """One revision of the overview, whole."""
     wanted = number(visit, "number")
     found = await overview_of(visit.services.store.memory, visit.owner, visit.session, wanted)
-    return visit.page(
+    return visit.session_page(
         "revision.html",
-        owner=visit.owner,
-        session=visit.session,
         overview=found,
         content=found.content if found else TEMPLATE,
     )
@@ -155,10 +149,8 @@ async def details(visit: Visit) -> Response:
     key = visit.owner, visit.session
     found = await visit.services.store.memory.list_details(*key, limit=_AT_ONCE + 1, after=visit.asked("after"))
     named, unreadable, behind = listed(visit, Detail, "name", found, _AT_ONCE)
-    return visit.page(
+    return visit.session_page(
         "details.html",
-        owner=key[0],
-        session=key[1],
         details=named,
         unreadable=unreadable,
         next=behind,
@@ -171,7 +163,7 @@ async def detail(visit: Visit) -> Response:
     store = visit.services.store.memory
     found = await detail_of(store, *key, name, number(visit, "version"))
     newest = await detail_of(store, *key, name)
-    return visit.page("detail.html", owner=key[0], session=key[1], detail=found, newest=newest.version)
+    return visit.session_page("detail.html", detail=found, newest=newest.version)
 
 
 async def compactions(visit: Visit) -> Response:
@@ -179,10 +171,8 @@ async def compactions(visit: Visit) -> Response:
     key, store = (visit.owner, visit.session), visit.services.store.memory
     found = await store.compactions(*key, limit=_FEW + 1, before=number(visit, "before"))
     made, unreadable, behind = listed(visit, Compaction, "number", found, _FEW)
-    return visit.page(
+    return visit.session_page(
         "compactions.html",
-        owner=key[0],
-        session=key[1],
         compactions=made,
         unreadable=unreadable,
         next=behind,
@@ -198,10 +188,8 @@ async def compaction(visit: Visit) -> Response:
     begin = number(visit, "from") or 0
     ids = found.rows[begin : begin + _ROWS_AT_ONCE]
     rows = {row["_id"]: row for row in await visit.services.store.messages_of_ids(key[0], ids)}
-    return visit.page(
+    return visit.session_page(
         "compaction.html",
-        owner=key[0],
-        session=key[1],
         compaction=found,
         rows=[(row_id, rows.get(row_id)) for row_id in ids],
         removed={*found.removed},
@@ -213,10 +201,8 @@ async def state(visit: Visit) -> Response:
     """What agents are shown of the session's state, and what is kept of it."""
     kept, faults = state_in(await stored_state(visit.services.store, visit.owner, visit.session))
     given = as_object(kept)
-    return visit.page(
+    return visit.session_page(
         "state.html",
-        owner=visit.owner,
-        session=visit.session,
         parts=[*shown_parts(kept)],
         text=json.dumps(given, ensure_ascii=False, indent=2) if given else "",
         faults=faults,

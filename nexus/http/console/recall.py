@@ -27,10 +27,8 @@ async def recall(visit: Visit) -> Response:
     if question and visit.services.recall:
         session = visit.session if scope == "session" else None
         found = await visit.services.recall.search(visit.owner, question, session_id=session, limit=_MOST_FOUND)
-    return visit.page(
+    return visit.session_page(
         "recall.html",
-        owner=visit.owner,
-        session=visit.session,
         is_on=visit.services.recall is not None,
         question=question,
         scope=scope,

@@ -109,6 +109,10 @@ class Visit:
         )
         return HTMLResponse(text, status)
 
+    def session_page(self, template: str, **values: Any) -> Response:
+        """A page of the session that the address names."""
+        return self.page(template, owner=self.owner, session=self.session, **values)
+
     def seen(self, page: str, **asked: Any) -> Response:
         """What follows a change: the page that shows it, so that reloading it changes nothing again."""
         return RedirectResponse(self.link(page, **asked), 303)

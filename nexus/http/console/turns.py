@@ -21,10 +21,8 @@ async def turns(visit: Visit) -> Response:
     key, before = (visit.owner, visit.session), number(visit, "before")
     found = await visit.services.store.turns.turns(*key, limit=_AT_ONCE + 1, before=before, whole=True)
     read, unreadable, behind = listed(visit, Turn, "turn_number", found, _AT_ONCE)
-    return visit.page(
+    return visit.session_page(
         "turns.html",
-        owner=key[0],
-        session=key[1],
         turns=read,
         unreadable=unreadable,
         before=before,
@@ -42,7 +40,7 @@ async def turn(visit: Visit) -> Response:
         raise TurnNotFoundError(wanted)
     found = read_kept(Turn, document, "turn_number")
     outcomes = [(each, _shown(each.arguments), _shown(each.result)) for each in found.tool_calls]
-    return visit.page("turn.html", owner=visit.owner, session=visit.session, turn=found, outcomes=outcomes)
+    return visit.session_page("turn.html", turn=found, outcomes=outcomes)
 
 
 def _shown(value: Any) -> str:
