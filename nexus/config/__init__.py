@@ -203,7 +203,11 @@ def _checked_tokens(given: Any) -> tuple[McpToken, ...]:
         tokens = _TOKENS.validate_python(() if given is None else given)
     except ValidationError:
         raise PydanticCustomError(RULE, _NO_TOKENS) from None
-    if len({each.token.get_secret_value() for each in tokens}) < len(tokens):
+    texts = [each.token.get_secret_value() for each in tokens]
+    if any(text != text.strip() or not text.isprintable() for text in texts):
+        rule = "A token has a line break, or white space at an end, which no header can carry"
+        raise PydanticCustomError(RULE, rule)
+    if len({*texts}) < len(texts):
         raise PydanticCustomError(RULE, "A token stands there twice; give it all its owners")
     return tokens
 

@@ -637,6 +637,13 @@ class TestTokens:
         assert said.startswith(f"environment variable NEXUS_MCP__TOKENS: {rule}")
         assert SECRET not in said
 
+    @pytest.mark.parametrize("token", ["hunter2-canary-long\\n", " hunter2-canary-long", "hunter2-canary\\nlong"])
+    def test_one_that_no_header_can_carry(self, token: str) -> None:
+        """As from a file with a line break at its end: every request would be refused."""
+        said = fault(None, "", NEXUS_MCP__TOKENS=f'[{{token: "{token}", owners: [ada]}}]')
+        rule = "mcp.tokens: A token has a line break, or white space at an end, which no header can carry"
+        assert said == f"environment variable NEXUS_MCP__TOKENS: {rule}"
+
     def test_one_that_stands_twice(self) -> None:
         """It could not be told whose it is."""
         given = "[{token: hunter2-canary-long, owners: [ada]}, {token: hunter2-canary-long, owners: [bob]}]"
