@@ -27,7 +27,7 @@ from bson.int64 import Int64
 from pymongo import ASCENDING, DESCENDING, UpdateMany
 from pymongo.errors import BulkWriteError, ExecutionTimeout, NetworkTimeout
 
-from nexus.adapters.mongo.client import DUPLICATE_KEY, Calls, Operations, driver_call, read_one, read_page
+from nexus.adapters.mongo.client import DUPLICATE_KEY, Calls, Operations, driver_call, insert_call, read_one, read_page
 from nexus.adapters.mongo.messages import Rows
 from nexus.adapters.mongo.schema import (
     IS_PLACED,
@@ -154,7 +154,7 @@ class MongoRecall(Operations):
         """The work that is due on these rows is due at `until`."""
         await self._change_claimed(rows, {"$set": {"recall.due_at": until}})
 
-    @driver_call
+    @insert_call
     async def mark(self, owner_key: str, *, limit: int, again: bool = False, skip: int = 0) -> tuple[int, int]:
         """Have messages of the owner indexed that nothing was ever to be done on; with `again`, all of them."""
         owner = {"owner_key": {"$eq": owner_key}}

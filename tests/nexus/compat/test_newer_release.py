@@ -210,8 +210,9 @@ async def test_a_start(environment: Environment, database: Database[Document]) -
         with anyio.fail_after(PATIENCE_S):
             assert await service.process.wait() == 1
         assert said in "".join([*service.errors, *map(str, service.log)])
-    erasing = await Desk("erase", environment).run("--owner", OWNER, "--yes")
-    assert (erasing.returncode, said in erasing.stderr) == (1, True)
+    for command, words in (("erase", ("--yes",)), ("recall", ("index", "--again", "--no-wait"))):
+        refused = await Desk(command, environment).run(*words, "--owner", OWNER)
+        assert (refused.returncode, said in refused.stderr) == (1, True)
     ill = await Desk("doctor", environment).run()
     assert ill.returncode == 1
     assert f"wrong  database: {said}. To do: start the release that wrote it." in ill.stdout
