@@ -25,5 +25,5 @@ COPY scripts/dbmanager scripts/dbmanager
 EXPOSE 8080
 # Healthy while the process answers at all. /readyz is no ground for a restart: rows that wait for MongoDB would be lost.
 HEALTHCHECK --interval=10s --timeout=4s --retries=3 --start-period=20s \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/livez', timeout=3)"]
+  CMD ["python", "-c", "import os, urllib.request as web; web.urlopen('http://127.0.0.1:' + os.environ['NEXUS_SYSTEM__HTTP_PORT'] + '/livez', timeout=3)"]
 CMD ["nexus", "serve"]

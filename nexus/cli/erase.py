@@ -10,7 +10,6 @@ import anyio
 import typer
 
 from nexus.cli.terminal import (
-    SEE_MONGODB,
     Columns,
     Config,
     Json,
@@ -24,6 +23,7 @@ from nexus.cli.terminal import (
     printable,
     progress,
     session_settings,
+    store_error,
     table,
     timestamp,
 )
@@ -195,6 +195,6 @@ def _run(settings: Settings, work: Callable[[Eraser], Awaitable[_Result]]) -> _R
         with ungrouped():
             return anyio.run(on_both)
     except (StoreUnavailableError, StoreRejectedError) as error:
-        raise NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}") from error
+        raise store_error(error) from error
     except BusUnavailableError as error:
         raise BusUnavailableError(f"Redis does not do what was asked ({error}): {bus_advice(error)}") from error

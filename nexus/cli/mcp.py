@@ -11,11 +11,11 @@ import anyio
 import typer
 from starlette.applications import Starlette
 
-from nexus.cli.terminal import Config, bus_advice, service_client, session_settings
+from nexus.cli.terminal import Config, bus_advice, service_client, session_settings, store_error
 from nexus.config import Settings
 from nexus.connections import open_store
 from nexus.core.concurrency import ungrouped
-from nexus.core.errors import BusUnavailableError, ConfigError, NexusError
+from nexus.core.errors import BusUnavailableError, ConfigError, NexusError, StoreRejectedError, StoreUnavailableError
 from nexus.http.server import serving
 from nexus.log import configure_logging
 from nexus.wiring import memory_limits
@@ -67,6 +67,8 @@ def command(  # noqa: PLR0917  # typer makes options of them
         raise ConfigError(said) from None
     except BusUnavailableError as error:
         raise NexusError(f"{error}: {bus_advice(error)}") from error
+    except (StoreUnavailableError, StoreRejectedError) as error:
+        raise store_error(error) from error
     _leave()
 
 
@@ -81,6 +83,7 @@ async def _serve(
     from nexus.mcp_server import create_server  # noqa: PLC0415  # as above
 
     async with service_client(settings.bus, timeout) as client, open_store(settings.database) as store:
+        await store.ping()
         whose = owner_of if owner is None else lambda _: owner
         limits = memory_limits(settings)
         server = create_server(client, store, whose, session=session, timeout_s=timeout, limits=limits)

@@ -311,7 +311,14 @@ def run_on_store(settings: DatabaseSettings, work: Callable[[TransferableStore],
         with ungrouped():
             return anyio.run(on_store)
     except (StoreUnavailableError, StoreRejectedError) as error:
-        raise NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}") from error
+        raise store_error(error) from error
+
+
+def store_error(error: StoreUnavailableError | StoreRejectedError) -> NexusError:
+    """A store's error, with what to do about it."""
+    if isinstance(error, StoreRejectedError):
+        return NexusError(f"MongoDB refuses what was asked: {error}")
+    return NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}")
 
 
 def service_client(settings: BusSettings, connect_s: float) -> AbstractAsyncContextManager[ContextClient]:

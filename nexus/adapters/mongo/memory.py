@@ -186,7 +186,7 @@ class MongoMemory(Operations):
     @driver_call
     async def drop_overviews(self, owner_key: str, session_id: str, *, below: int) -> int:
         """Remove the revisions below this one. Returns how many there were."""
-        query = {**of_session(owner_key, session_id), "revision": {"$lt": below}}
+        query = {**of_session(owner_key, session_id), "revision": {"$lt": below}, **NOT_NEWER}
         return int((await self._overviews.delete_many(query)).deleted_count)
 
     @insert_call

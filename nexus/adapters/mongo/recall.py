@@ -146,7 +146,7 @@ class MongoRecall(Operations):
     @driver_call
     async def add_key(self, owner_key: str, message_id: str, text: str) -> None:
         """Have the message with this `id` found by the words of this text, too."""
-        message = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}
+        message = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}, **NOT_NEWER}
         await self._messages.update_one(message, due_now(WORDS, {"recall.key": text}))
 
     @driver_call
@@ -167,7 +167,7 @@ class MongoRecall(Operations):
     @driver_call
     async def mark_outdated(self, generation: str, *, limit: int) -> int:
         """Have up to `limit` indexed messages embedded that have no codes of this generation; how many there were."""
-        outdated = {"recall.generation": {"$ne": generation}, "recall.work": None}
+        outdated = {"recall.generation": {"$ne": generation}, "recall.work": None, **NOT_NEWER}
         found = await self._messages.find({**IS_PLACED, **outdated}, _ID, limit=limit).to_list(None)
         # Another replica may have had them embedded meanwhile.
         return await self._change([row["_id"] for row in found], outdated, due_now(MEANING))

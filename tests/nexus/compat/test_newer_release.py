@@ -122,6 +122,11 @@ READS: Final[dict[str, list[Read]]] = {
     "configurations": [lambda store: store.find_configuration("development")],
 }
 LEFT: Final[dict[str, list[Read]]] = {
+    "messages": [
+        lambda store: store.recall.add_key(OWNER, "in_work_0", "rails"),
+        lambda store: store.recall.mark_outdated("another", limit=9),
+    ],
+    "working_memory": [lambda store: store.memory.drop_overviews(*KEY, below=99)],
     "turns": [
         lambda store: store.turns.update_turn(*KEY, 1, {"status": "acting"}, seen={}),
         lambda store: store.turns.claim("close", NOW, NOW + timedelta(hours=1)),

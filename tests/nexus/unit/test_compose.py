@@ -1,11 +1,15 @@
 """`docker-compose.yml`: images by digest, passwords from outside, ports of this machine, URLs that Nexus can use."""
 
 import ast
+import json
 import re
 import shlex
+import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
 import pytest
@@ -36,14 +40,37 @@ def test_images_have_digests() -> None:
     assert all(re.fullmatch(DIGEST, image) for image in [*images, *built])
 
 
-def test_the_image_is_no_root_s_and_says_whether_it_lives() -> None:
-    """Its last user has a number of its own, and the health check asks for /livez where the service listens."""
+def test_the_image_is_no_root_s() -> None:
+    """Its last user has a number of its own."""
     built = (ROOT / "Dockerfile").read_text("utf-8").rpartition("\nFROM ")[2]
     (user,) = re.findall(r"^USER (\S+)$", built, re.MULTILINE)
     assert re.search(rf"useradd .*--uid [1-9]\d+ {user}$", built, re.MULTILINE)
     (port,) = re.findall(r"NEXUS_SYSTEM__HTTP_PORT=(\d+)", built)
-    assert f"http://127.0.0.1:{port}/livez" in built.partition("\nHEALTHCHECK ")[2]
     assert f"\nEXPOSE {port}\n" in built
+
+
+def test_the_image_says_whether_it_lives() -> None:
+    """Its health check asks for /livez at the port of the setting, and fails where nobody answers there."""
+    built = (ROOT / "Dockerfile").read_text("utf-8")
+    words = json.loads(built.partition("\nHEALTHCHECK ")[2].partition("CMD ")[2].partition("\n")[0])
+    asked: list[str] = []
+
+    class Service(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+    def check(port: int) -> int:
+        environment = {"NEXUS_SYSTEM__HTTP_PORT": str(port)}
+        return subprocess.run(
+            [sys.executable, *words[1:]], env=environment, capture_output=True, check=False
+        ).returncode
+
+    with HTTPServer(("127.0.0.1", 0), Service) as server:
+        Thread(target=server.handle_request).start()
+        assert (check(server.server_port), asked) == (0, ["/livez"])
+    assert check(server.server_port) == 1
 
 
 def test_passwords_come_from_outside() -> None:
