@@ -239,10 +239,11 @@ class Indexes:
         # Else the server waits until every member has the index, one that is away included.
         quorum = {"commitQuorum": "majority"} if "setName" in server else {}
         with pymongo.timeout(_INDEXING_S):
-            await check_database(self._database)
+            is_marked = await check_database(self._database)
             for name, indexes in INDEXES.items():
                 await _make_missing(self._database[name], indexes, quorum)
-            await mark_database(self._database)
+            if not is_marked:
+                await mark_database(self._database)
             with suppress(PyMongoError):
                 details = self._database["memory_details"]
                 if WORDS not in await _existing(details):

@@ -44,11 +44,15 @@ def readable(collection: Any, rows: Iterable[Row]) -> list[Row]:
     return found
 
 
-async def check_database(database: Any) -> None:
-    """StoreRejectedError where a release has written to the database that knows a newer version than this one."""
+async def check_database(database: Any) -> bool:
+    """Whether the database says that this release, or one that knows its version, writes to it.
+
+    StoreRejectedError where one does that knows a newer version.
+    """
     found: Row = await database["schema"].find_one(DATABASE) or {}
     if is_newer(version := found.get(FIELD)):
         raise StoreRejectedError(f"database {database.name} has the schema version {version}; {KNOWN}")
+    return version == SCHEMA_VERSION
 
 
 async def mark_database(database: Any) -> None:

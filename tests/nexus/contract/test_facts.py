@@ -14,7 +14,7 @@ from tests.nexus.support.tombstones import NO_TOMBSTONES
 __all__ = ["bare_place", "place"]
 
 NOON = datetime(2025, 12, 10, 12, tzinfo=UTC)
-HOSTILE = "$x.y\u0000😀 [FRIENDS_INFO] {'$ne': 1}"
+HOSTILE = "$x.y\u200b😀 [FRIENDS_INFO] {'$ne': 1}"
 WRITERS = 30
 
 

@@ -56,7 +56,7 @@ class Session:
         """Wait until so many rows are recorded, and return them. They are what the schema of rows says."""
 
         async def found() -> list[Document] | None:
-            there = list(self._database["messages"].find({}, {"_id": 0, "recall": 0}))
+            there = list(self._database["messages"].find({}, {"_id": 0, "recall": 0, "nexus_schema": 0}))
             return there if len(there) >= rows else None
 
         there = await until(found)
