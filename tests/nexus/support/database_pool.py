@@ -55,6 +55,7 @@ class DatabasePool:
         name = f"test_{uuid.uuid4().hex}"
         for collection, indexes in INDEXES.items():
             self._client[name][collection].create_indexes(indexes)
+        self._client[name].create_collection("schema")
         # Nexus does without it where it has to.
         with suppress(PyMongoError):
             self._client[name]["memory_details"].create_indexes([WORDS_INDEX])
