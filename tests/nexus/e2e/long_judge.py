@@ -83,7 +83,7 @@ class Judge:
         assert not split, (where, [block - set(shown) for block in split], content["context"]["notes"])
         assert {message["id"] for message in heard.later} <= set(shown), where
         marks = list(marks_of(messages))
-        assert marks == sorted(set(marks)), where
+        assert marks == sorted(set(marks)), (where, marks)
 
 
 def tokens_of(messages: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> int:

@@ -103,6 +103,8 @@ class Player:
             later += said
         # Streams are read side by side: only so is the next request later than all this.
         await self.requester.finished("llm.results", RESULTS)
+        # What is said within one millisecond has no order where two replicas record it.
+        await anyio.sleep(0.002)
 
     async def begin(self, run: Run) -> Document:
         """The first context of a run that is not played."""
