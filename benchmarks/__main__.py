@@ -13,6 +13,7 @@ from redis import Redis
 
 from benchmarks.bench import Bench, Extent, Measure, p50, run
 from benchmarks.data import Owners, overview_call
+from benchmarks.peers import peers
 from benchmarks.processes import Place, serving
 from benchmarks.records import records
 from benchmarks.results import results
@@ -155,9 +156,10 @@ _MEASURES: Final[dict[str, Callable[[Bench], list[Measure]]]] = {
     "records": records,
     "results": results,
     "scale": scale,
+    "peers": peers,
 }
 # What takes long is measured where it is named.
-_USUALLY: Final = [name for name in _MEASURES if name not in {"records", "results", "scale"}]
+_USUALLY: Final = [name for name in _MEASURES if name not in {"records", "results", "scale", "peers"}]
 
 
 def _rate(results: Sequence[Any]) -> float:
