@@ -99,8 +99,8 @@ def mongo_uri(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def mongo_janitor(mongo_uri: str) -> Iterator[MongoClient[dict[str, Any]]]:
-    """One client for the whole run that drops the tests' databases."""
-    with MongoClient[dict[str, Any]](mongo_uri) as client:
+    """One client for the whole run that drops the tests' databases. What it sees, services see as well: it is on a majority."""
+    with MongoClient[dict[str, Any]](mongo_uri, readConcernLevel="majority") as client:
         yield client
 
 
