@@ -99,7 +99,7 @@ def mongo_uri(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def mongo_janitor(mongo_uri: str) -> Iterator[MongoClient[dict[str, Any]]]:
-    """One client for the whole run that drops the tests' databases. What it sees, services see as well: it is on a majority."""
+    """One client for the whole run that drops the databases of tests. It sees what services do: what a majority has."""
     with MongoClient[dict[str, Any]](mongo_uri, readConcernLevel="majority") as client:
         yield client
 

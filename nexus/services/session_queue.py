@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 _Item = TypeVar("_Item")
 
 _TASK: Final = "session_queue"
-# Sessions that are written at once. Contexts wait for the turn of their run, so that with few of them those wait longest.
+# Sessions that are written at once. Contexts of agents wait for the turn of their run, longer than others with few.
 _WORKERS: Final = 16
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
