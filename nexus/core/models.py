@@ -190,6 +190,10 @@ def parse_moment(value: Any) -> datetime | None:
         return None
 
 
+# As precisely as stores keep a time.
+TICK: Final = timedelta(milliseconds=1)
+
+
 def to_milliseconds(moment: datetime) -> datetime:
     """The moment as precisely as stores keep it."""
     return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)

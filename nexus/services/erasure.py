@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import anyio
 from pydantic_core import from_json
 
 from nexus.core.erasure import BUS_KINDS, STORE_KINDS, Erasure, Tombstone, hashed
-from nexus.core.models import DEFAULT_SESSION, parse_moment, to_milliseconds, utc_now
+from nexus.core.models import DEFAULT_SESSION, TICK, parse_moment, to_milliseconds, utc_now
 from nexus.core.ports import BusErasure, DeadLetter, DeadLetters, ErasureStore, Outbox, OutboxRow
 from nexus.core.recall import Language
 from nexus.core.wire import owner_of
@@ -33,7 +33,6 @@ from nexus.services.recall.terms import terms_of
 _PAUSE_S: Final = 0.02
 _MOST_PASSES: Final = 6
 _LETTERS_AT_ONCE: Final = 10
-_TICK: Final = timedelta(milliseconds=1)
 
 # What people call the kinds of what there is of an owner, in the order in which they are shown.
 KINDS: Final[Mapping[str, str]] = {
@@ -117,7 +116,7 @@ class Eraser:
     async def erase(self, erasure: Erasure, report: Report = _say_nothing) -> Erased:
         """Leave the tombstone, and remove; `report` is called with every batch."""
         now = to_milliseconds(utc_now())
-        until = now if erasure.before is None else to_milliseconds(erasure.before) - _TICK
+        until = now if erasure.before is None else to_milliseconds(erasure.before) - TICK
         session = "" if erasure.session_id is None else hashed(erasure.session_id)
         removed, found = Counter[str](), Counter[str]()
         for number in range(_MOST_PASSES):

@@ -5,14 +5,14 @@
 - Where the store refuses several writes at once, halves of them are tried: one refusal does not cost the others.
 - With a pause, writes of a session are gathered for that long before they are done, unless a caller waits for them.
 
-`MessageQueue` is one for what messages of a topic say.
+`MessageQueue` is one for what messages of a topic say: what stores that is one itself.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Final, Generic, Self, TypeVar
@@ -25,7 +25,9 @@ from nexus.core.concurrency import Pauses, Pending, report_fault, supervised
 from nexus.core.errors import ErasedError, StoreRejectedError, StoreUnavailableError, reason_of
 from nexus.core.fairness import Room
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
+from nexus.core.models import Message, trusted_time
 from nexus.core.ports.store import Settled
+from nexus.services.history.rows import read_session_id
 from nexus.services.history.tombstones import Said, Tombstones, report_erased
 
 _log = structlog.get_logger(__name__)
@@ -185,13 +187,12 @@ class SessionQueue(Generic[_Item]):
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted(Generic[_Item]):
+class _Accepted(Generic[_Item]):
     """What a message says, and what is called when it is stored, or with the reason why it never will be."""
 
     item: _Item
     message_id: str
-    session_id: str
-    said_at: datetime
+    said: Said
     settled: Settled
 
 
@@ -208,29 +209,28 @@ class Outcomes:
     waiting: Reading
 
 
-class MessageQueue(Generic[_Item]):
+class MessageQueue(ABC, Generic[_Item]):
     """Stores what messages of a topic say while `running()`, as a `SessionQueue`, but nothing of what was erased.
-
-    `write` stores what messages of one key say, in their order.
 
     Attributes:
         pending: messages that are accepted and not stored.
     """
 
-    def __init__(
-        self,
-        write: Callable[[Key, Sequence[_Item]], Awaitable[None]],
-        outcomes: Outcomes,
-        tombstones: Tombstones,
-        metrics: Metrics | None,
-    ) -> None:
-        self._write = write
+    def __init__(self, outcomes: Outcomes, tombstones: Tombstones, metrics: Metrics | None) -> None:
         self._outcomes = outcomes
         self._metrics = metrics or NoMetrics()
         self._tombstones = tombstones
-        self._queue = SessionQueue[Accepted[_Item]](self._do, self._settle, self._delayed, metrics=metrics)
+        self._queue = SessionQueue[_Accepted[_Item]](self._do, self._settle, self._delayed, metrics=metrics)
         self.pending = self._queue.pending
         self._metrics.read_from(outcomes.waiting, lambda: self.pending.count)
+
+    @abstractmethod
+    def _read_message(self, message: Message, said: Said) -> tuple[Key, _Item]:
+        """The queue of a message, and what it says; ValueError where that is not allowed."""
+
+    @abstractmethod
+    async def _write(self, key: Key, items: Sequence[_Item]) -> None:
+        """Store what messages of one queue say, in their order."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -243,19 +243,21 @@ class MessageQueue(Generic[_Item]):
                     _log.error(self._outcomes.unwritten, pending=self.pending.count)
                     self._metrics.count(self._outcomes.lost_count, self.pending.count)
 
-    def offer(self, key: Key, accepted: Accepted[_Item], size: int) -> bool:
-        """Accept a message of `size` bytes. Never waits; False when too much is waiting already."""
-        return self._queue.offer(key, accepted, size)
+    def offer(self, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
+        """Accept a message of `size` bytes. Never waits; False when too much is waiting already.
 
-    async def settled(self, key: Key) -> None:
-        """As `SessionQueue.settled`."""
-        await self._queue.settled(key)
+        `settled` is called when it is stored, or with the reason why it never will be. ValueError where what the
+        message says is not allowed; it says where and what is.
+        """
+        said = Said(message.owner_key, read_session_id(message.metadata), trusted_time(message))
+        key, item = self._read_message(message, said)
+        return self._queue.offer(key, _Accepted(item, message.id, said, settled), size)
 
-    async def _do(self, key: Key, accepted: Sequence[Accepted[_Item]]) -> None:
-        await self._tombstones.raise_if_erased([Said(key[0], each.session_id, each.said_at) for each in accepted])
+    async def _do(self, key: Key, accepted: Sequence[_Accepted[_Item]]) -> None:
+        await self._tombstones.raise_if_erased([each.said for each in accepted])
         await self._write(key, [each.item for each in accepted])
 
-    def _settle(self, accepted: Accepted[_Item], reason: str | None) -> None:
+    def _settle(self, accepted: _Accepted[_Item], reason: str | None) -> None:
         if reason is None:
             self._metrics.count(self._outcomes.recorded_count)
         else:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from nexus.core.errors import ErrorCode, RequestError
+from nexus.core.errors import ErrorCode, RequestError, StoreRejectedError
 from nexus.core.models import (
     ABOUT_RESULT,
     AGENT_ID,
@@ -177,6 +177,16 @@ def read_session_id(metadata: Mapping[str, Any], where: str = "metadata.session_
     if is_ambiguous(session):
         raise ValueError(f"{where}: {AMBIGUOUS_ID}")
     return session
+
+
+def revision_of(row: Row | None, what: str, collection: str) -> int:
+    """The revision of a stored document of `what`, 0 for none; StoreRejectedError where another has stored none."""
+    if row is None:
+        return 0
+    revision = row.get("revision")
+    if isinstance(revision, bool) or not isinstance(revision, int) or revision < 1:
+        raise StoreRejectedError(f"what is stored of the {what} has no revision; remove it from {collection}")
+    return revision
 
 
 def _text(given: Mapping[str, Any], name: str) -> str:

@@ -17,7 +17,7 @@ from nexus.core.concurrency import Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import to_milliseconds, utc_now
-from nexus.core.ports import ConstraintSource, FactSource, MemoryStore, MessageStore, RecallSource, Row, TurnSource
+from nexus.core.ports import ConstraintSource, FactSource, MemoryStore, MessageStore, RecallSource, TurnSource
 from nexus.core.working_memory import (
     Author,
     Compaction,
@@ -29,6 +29,7 @@ from nexus.core.working_memory import (
     Target,
 )
 from nexus.services.history.messages import messages_of
+from nexus.services.history.rows import revision_of
 from nexus.services.memory.compactor import BackgroundCompactions, Compact
 from nexus.services.memory.documents import LOOKED_BACK, TEMPLATE, Caller, document_of, read_all, read_snapshot
 from nexus.services.memory.search import search
@@ -202,7 +203,7 @@ class WorkingMemory:
             known = read_all(Overview, caller.session, documents)
             if earlier := next((each for each in known if each.call_id == caller.call_id), None):
                 return earlier
-            revision = _revision_of(documents[0]) if documents else 0
+            revision = revision_of(documents[0] if documents else None, "overview", "working_memory")
             if call.base_revision not in {None, revision}:
                 raise CallRefusedError(_outdated(call, revision, known))
             if known and (known[0].revision, known[0].content) == (revision, call.content):
@@ -330,13 +331,6 @@ class WorkingMemory:
         )
         compaction = await self._compact_session(request)
         return _report(compaction, call.target) if compaction else _NOTHING_TO_COMPACT
-
-
-def _revision_of(document: Row) -> int:
-    revision = document.get("revision")
-    if isinstance(revision, bool) or not isinstance(revision, int) or revision < 1:
-        raise StoreRejectedError("what is stored of the overview has no revision; remove it from working_memory")
-    return revision
 
 
 def _outdated(call: UpdateOverview, revision: int, known: list[Overview]) -> str:

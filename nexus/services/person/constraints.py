@@ -11,20 +11,17 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
 from typing import Any, Final
 
 import structlog
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, Reading
-from nexus.core.models import Message, trusted_time, utc_now
+from nexus.core.models import TICK, Message, utc_now
 from nexus.core.person import CONSTRAINT_SCOPES, Constraint
 from nexus.core.ports import ConstraintStore, Row, TokenCounter
-from nexus.core.ports.store import Settled
-from nexus.services.history.rows import read_session_id
-from nexus.services.history.tombstones import Tombstones
+from nexus.services.history.rows import revision_of
+from nexus.services.history.tombstones import Said, Tombstones
 from nexus.services.person.constraint_changes import (
     MOST_IN_FORCE,
     Change,
@@ -37,12 +34,10 @@ from nexus.services.person.constraint_changes import (
     read_constraint,
     retiring,
 )
-from nexus.services.session_queue import Accepted, Key, MessageQueue, Outcomes
+from nexus.services.session_queue import Key, MessageQueue, Outcomes
 from nexus.services.text.tokens import too_many_tokens
 
 _log = structlog.get_logger(__name__)
-# As precisely as stores keep a time.
-_TICK: Final = timedelta(milliseconds=1)
 
 _OUTCOMES: Final = Outcomes(
     delayed="constraints_delayed",
@@ -93,7 +88,7 @@ async def merge(
             # What cannot be read of a stored document is no reason to write it anew.
             if document != apply(stored, place):
                 _check_growth(place, stored, document, check)
-                waiting.append((place, document, _revision_of(row)))
+                waiting.append((place, document, revision_of(row, "place", "constraints")))
         is_kept = True
         for place, document, revision in waiting:
             is_kept &= await store.put_constraints(owner_key, place, document, revision)
@@ -132,23 +127,11 @@ def _document_of(owner_key: str, row: Row) -> Any:
     return row.get("document")
 
 
-def _revision_of(row: Row | None) -> int:
-    if row is None:
-        return 0
-    revision = row.get("revision")
-    if isinstance(revision, bool) or not isinstance(revision, int) or revision < 1:
-        raise StoreRejectedError("what is stored of the place has no revision; remove it from constraints")
-    return revision
-
-
-class Constraints:
+class Constraints(MessageQueue[Change]):
     """`nexus.core.ports.ConstraintSource` on a store. Messages are written while `running()`, all else at once.
 
     `render` gives the text by which constraints are shown. That of a place may have `most_tokens` by the `counter`, a
     number that may be replaced at any time.
-
-    Attributes:
-        pending: messages that are accepted and not stored.
     """
 
     def __init__(  # noqa: PLR0917  # one for each part
@@ -160,27 +143,15 @@ class Constraints:
         most_tokens: int,
         metrics: Metrics | None = None,
     ) -> None:
+        super().__init__(_OUTCOMES, tombstones, metrics)
         self._store = store
         self._render = render
         self._counter = counter
         self.most_tokens = most_tokens
-        self._changes = MessageQueue[Change](self._write, _OUTCOMES, tombstones, metrics)
-        self.pending = self._changes.pending
 
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Write accepted messages until the context ends. Wait for `pending` first, to lose nothing."""
-        return self._changes.running()
-
-    def offer(self, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
-        """Accept a `session.constraints` message of `size` bytes. Never waits; False when too much is waiting already.
-
-        ValueError where the message holds no change; it says where and what is allowed.
-        """
-        target = Target(message.owner_key, read_session_id(message.metadata), message.run_id)
-        said_at = trusted_time(message)
-        change = read_change(message.content, target, said_at, message.id)
-        accepted = Accepted(change, message.id, target.session_id, said_at, settled)
-        return self._changes.offer(_queue_of(message.owner_key), accepted, size)
+    def _read_message(self, message: Message, said: Said) -> tuple[Key, Change]:
+        target = Target(said.owner_key, said.session_id, message.run_id)
+        return _queue_of(said.owner_key), read_change(message.content, target, said.said_at, message.id)
 
     async def constraints(self, owner_key: str, session_id: str, run_id: str) -> list[Constraint]:
         """The constraints in force for a run: the owner's, then the session's, then the run's, as they were set.
@@ -191,7 +162,7 @@ class Constraints:
 
     async def known(self, target: Target) -> list[Constraint]:
         """As `constraints`, with those that were taken back."""
-        await self._changes.settled(_queue_of(target.owner_key))
+        await self._queue.settled(_queue_of(target.owner_key))
         return await known_in(self._store, target)
 
     async def known_of_owner(
@@ -201,7 +172,7 @@ class Constraints:
 
         And the last of these places, where there are others behind it.
         """
-        await self._changes.settled(_queue_of(owner_key))
+        await self._queue.settled(_queue_of(owner_key))
         rows = await self._store.list_constraints(owner_key, limit=limit + 1, after=after)
         last = str(rows[limit - 1].get("place")) if len(rows) > limit else None
         return _read(owner_key, rows[:limit]), last
@@ -225,7 +196,7 @@ class Constraints:
             if same and same.valid_to:
                 # What is set and taken back at the same moment does not hold.
                 constraint = constraint.model_copy(
-                    update={"valid_from": max(constraint.valid_from, same.valid_to + _TICK)}
+                    update={"valid_from": max(constraint.valid_from, same.valid_to + TICK)}
                 )
             await self.change(owner_key, adding([constraint]))
             known = {each.id: each for each in await self.known(target)}

@@ -5,9 +5,8 @@ every order, however often they were sent.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import structlog
@@ -16,14 +15,12 @@ from pydantic import ValidationError
 from nexus.core.concurrency import computed
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import Event, Metrics, Reading
-from nexus.core.models import Message, Row, trusted_time, utc_now
+from nexus.core.models import TICK, Message, Row, utc_now
 from nexus.core.person import Fact, Statement
 from nexus.core.ports import FactStore, MessageStore
-from nexus.core.ports.store import Settled
-from nexus.services.history.rows import read_session_id
-from nexus.services.history.tombstones import Tombstones
+from nexus.services.history.tombstones import Said, Tombstones
 from nexus.services.person.statements import Origin, Slot, comparable, facts_of, read_statements, slot_of, statement
-from nexus.services.session_queue import Accepted, Key, MessageQueue, Outcomes
+from nexus.services.session_queue import Key, MessageQueue, Outcomes
 
 _log = structlog.get_logger(__name__)
 
@@ -34,8 +31,6 @@ _RESERVED: Final = 500
 _MOST_READ: Final = 2 * MOST_STATEMENTS
 # Messages that are looked up at once.
 _LOOKED_UP: Final = 1_000
-# As precisely as stores keep a time.
-_LEAST: Final = timedelta(milliseconds=1)
 # About what reading a statement costs, in characters of text.
 _STATEMENT_CHARS: Final = 400
 
@@ -50,32 +45,16 @@ _OUTCOMES: Final = Outcomes(
 )
 
 
-class Facts:
-    """`nexus.core.ports.FactSource` on a store. Messages are written while `running()`; all else needs no running.
-
-    Attributes:
-        pending: messages that are accepted and not stored.
-    """
+class Facts(MessageQueue[list[Statement]]):
+    """`nexus.core.ports.FactSource` on a store. Messages are written while `running()`; all else needs no running."""
 
     def __init__(self, store: FactStore, tombstones: Tombstones, metrics: Metrics | None = None) -> None:
+        super().__init__(_OUTCOMES, tombstones, metrics)
         self._store = store
-        self._messages = MessageQueue[list[Statement]](self._write, _OUTCOMES, tombstones, metrics)
-        self.pending = self._messages.pending
 
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Write accepted messages until the context ends. Wait for `pending` first, to lose nothing."""
-        return self._messages.running()
-
-    def offer(self, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
-        """Accept a `memory.facts` message of `size` bytes. Never waits; False when too much is waiting already.
-
-        ValueError where the message holds no facts; it says where and what is allowed.
-        """
-        session_id = read_session_id(message.metadata)
-        origin = Origin(message.owner_key, message.id, trusted_time(message), session_id)
-        statements = read_statements(message.content, origin)
-        accepted = Accepted(statements, message.id, session_id, origin.said_at, settled)
-        return self._messages.offer(_key(message.owner_key), accepted, size)
+    def _read_message(self, message: Message, said: Said) -> tuple[Key, list[Statement]]:
+        origin = Origin(said.owner_key, message.id, said.said_at, said.session_id)
+        return _key(said.owner_key), read_statements(message.content, origin)
 
     async def facts(self, owner_key: str) -> list[Fact]:
         """Every fact of the owner, with the messages that were accepted before; see `facts_of`.
@@ -83,7 +62,7 @@ class Facts:
         Raises:
             StoreUnavailableError: they cannot be read now.
         """
-        await self._messages.settled(_key(owner_key))
+        await self._queue.settled(_key(owner_key))
         rows = await self._store.statements(owner_key, limit=_MOST_READ)
         return await computed(owner_key, len(rows) * _STATEMENT_CHARS, lambda: facts_of(read_rows(rows, owner_key)))
 
@@ -94,7 +73,7 @@ class Facts:
 
     async def statements(self, owner_key: str) -> list[Statement]:
         """Every stored statement of the owner, the latest first. Raises as `facts`."""
-        await self._messages.settled(_key(owner_key))
+        await self._queue.settled(_key(owner_key))
         rows = await self._store.statements(owner_key, limit=_MOST_READ)
         return await computed(owner_key, len(rows) * _STATEMENT_CHARS, lambda: read_rows(rows, owner_key))
 
@@ -202,7 +181,7 @@ def read_rows(rows: Iterable[Row], owner_key: str) -> list[Statement]:
 def _next(moment: datetime) -> datetime:
     """The next moment that a store tells apart; the last one there is has none."""
     try:
-        return moment + _LEAST
+        return moment + TICK
     except OverflowError:
         return moment
 

@@ -8,19 +8,17 @@
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import structlog
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, Reading
-from nexus.core.models import Message, trusted_time
+from nexus.core.models import Message
 from nexus.core.ports import Row, SessionStateStore
-from nexus.core.ports.store import Settled
-from nexus.services.history.rows import read_session_id
-from nexus.services.history.tombstones import Tombstones
-from nexus.services.session_queue import Accepted, Key, MessageQueue, Outcomes
+from nexus.services.history.rows import revision_of
+from nexus.services.history.tombstones import Said, Tombstones
+from nexus.services.session_queue import Key, MessageQueue, Outcomes
 from nexus.services.session_state.merge import Change, apply, read_change, state_in
 from nexus.services.session_state.state import SessionState
 
@@ -37,54 +35,28 @@ _OUTCOMES: Final = Outcomes(
 )
 
 
-class SessionStates:
-    """Stores and reads the states of sessions. Changes are written while `running()`.
-
-    Attributes:
-        pending: changes that are accepted and not stored.
-    """
+class SessionStates(MessageQueue[Change]):
+    """Stores and reads the states of sessions. Messages are written while `running()`."""
 
     def __init__(self, store: SessionStateStore, tombstones: Tombstones, metrics: Metrics | None = None) -> None:
+        super().__init__(_OUTCOMES, tombstones, metrics)
         self._store = store
-        self._changes = MessageQueue[Change](self._write, _OUTCOMES, tombstones, metrics)
-        self.pending = self._changes.pending
 
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Write accepted messages until the context ends. Wait for `pending` first, to lose nothing."""
-        return self._changes.running()
-
-    def offer(self, message: Message, size: int, settled: Settled = lambda _: None) -> bool:
-        """Accept a `session.state` message of `size` bytes. Never waits; False when too much is waiting already.
-
-        ValueError where the message holds no change; it says where and what is allowed.
-        """
-        key = message.owner_key, read_session_id(message.metadata)
-        said_at = trusted_time(message)
-        change = read_change(message.content, said_at, message.id)
-        return self._changes.offer(key, Accepted(change, message.id, key[1], said_at, settled), size)
+    def _read_message(self, message: Message, said: Said) -> tuple[Key, Change]:
+        return (said.owner_key, said.session_id), read_change(message.content, said.said_at, message.id)
 
     async def get(self, owner_key: str, session_id: str) -> SessionState:
         """The state with every change that was accepted before; StoreUnavailableError where that cannot be had now."""
-        await self._changes.settled((owner_key, session_id))
-        _, document = await self._find((owner_key, session_id))
-        state, faults = state_in(document)
+        await self._queue.settled((owner_key, session_id))
+        state, faults = state_in(await stored_state(self._store, owner_key, session_id))
         if faults:
             _log.warning("stored_state_passed_over", reason=faults[0], rows=len(faults))
         return state
 
-    async def _find(self, key: Key) -> tuple[int | None, Any]:
-        """Revision and document; 0 and None where nothing is stored, None as revision where the stored one is bad."""
-        row = await _find(self._store, key)
-        if row is None:
-            return 0, None
-        revision = row.get("revision")
-        return revision if isinstance(revision, int) and revision > 0 else None, row.get("document")
-
     async def _write(self, key: Key, changes: Sequence[Change]) -> None:
         while True:
-            revision, stored = await self._find(key)
-            if revision is None:
-                raise StoreRejectedError("what is stored of the session has no revision; remove it from session_states")
+            row = await _find(self._store, key)
+            revision, stored = revision_of(row, "session", "session_states"), row.get("document") if row else None
             document = apply(stored, *changes)
             if document == (stored or {}) or await self._store.put_session_state(*key, document, revision):
                 return
