@@ -30,8 +30,8 @@ FAULTS: Final[Mapping[str, str]] = {
     "grown": "replicas whose memory has grown by more than 15 %",
     "raised": "events in a replica's log that are a fault of Nexus",
 }
-# Of one request. The last one is what counts.
-MOST_ATTEMPTS: Final = 4
+# Of one request. The last one is what counts. With the pauses between them they outlast a database that begins anew.
+MOST_ATTEMPTS: Final = 6
 _EXAMPLES: Final = 5
 _SLOT: Final = 8
 _ANSWERED, _RETRYABLE = b"\1", b"\2"

@@ -69,7 +69,7 @@ class Requester:
                     return
             finally:
                 del self._waiting[name]
-            await anyio.sleep(attempt + 1)
+            await anyio.sleep(2**attempt)
         self._faults.note("refused", f"{request_id(script.number, number, 0)}: after {MOST_ATTEMPTS} attempts")
 
     async def _until_answered(self, name: str, payload: bytes, topic: str, answered: asyncio.Future[bool]) -> bool:
