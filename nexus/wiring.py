@@ -205,6 +205,7 @@ def create_nexus(
         recorded=note_row,
         refused=letters.write_refused,
         outbox=transport.outbox,
+        redelivers=settings.bus.mode == "streams",
     )
     states = SessionStates(store, tombstones, metrics)
     constraints = create_constraints(settings, store, tombstones, counter, metrics)

@@ -63,8 +63,9 @@ class PersistenceService:
     - Where a claim says that the outbox holds rows (`outbox_waiting`), those of the owner are read from it before the
       store is read.
     - The ledger keeps the origins of runs for all replicas.
-    - `recorded` is called with every result that was not recorded before, and with every input that waited in the
-      outbox; `refused` with every input that the store refuses, or that waited there and was erased meanwhile.
+    - `recorded` is called with every result that was not recorded before, on a bus that `redelivers` with every one,
+      and with every input that waited in the outbox; `refused` with every input that the store refuses, or that waited
+      there and was erased meanwhile.
     - Results and further inputs are asked about among the `tombstones`. Who calls `insert_input` has asked before.
     - Errors: `StoreUnavailableError` where the store, or the outbox, did not answer.
     """
@@ -79,6 +80,7 @@ class PersistenceService:
         outbox: Outbox | None = None,
         recorded: Recorded = _ignore,
         refused: Refused = _ignore,
+        redelivers: bool = False,
     ) -> None:
         self._store = store
         self._metrics = metrics or NoMetrics()
@@ -87,7 +89,7 @@ class PersistenceService:
         self._refused = refused
         self.origins = RunOrigins(store, ledger)
         self.tombstones = tombstones
-        self._recorder = Recorder(store, tombstones, self.origins, self._metrics, recorded)
+        self._recorder = Recorder(store, tombstones, self.origins, self._metrics, recorded, redelivers=redelivers)
 
     @property
     def unwritten(self) -> int:
@@ -119,17 +121,16 @@ class PersistenceService:
         """Keep the origin of a run for all replicas. Returns that of the first request for it."""
         return await self.origins.begin(owner_key, run_id, origin, keep_ms)
 
-    def offer(self, row: Row | None, size: int, settled: Settled = lambda _: None, *, again: bool = False) -> bool:
+    def offer(self, row: Row | None, size: int, settled: Settled = lambda _: None) -> bool:
         """Accept the row of a message from the bus, in a payload of `size` bytes, for recording. Never waits.
 
         `settled` is called when it is written, or with the reason why the store never will accept it. False when too
-        much is waiting already; True also for None, what is not recorded by rule. `again`:
-        another replica may have had it in hand.
+        much is waiting already; True also for None, what is not recorded by rule.
         """
         if row is None:
             settled(None)
             return True
-        return self._recorder.offer(row, size, settled, again=again)
+        return self._recorder.offer(row, size, settled)
 
     def expect(self, owner_key: str, run_id: str) -> Callable[[], None]:
         """Have readers wait a moment for a result that is on its way here. Returns what ends that."""

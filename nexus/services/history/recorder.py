@@ -273,24 +273,21 @@ class PendingWrites:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """An accepted row, what is called when readers find it and when it is dealt with, and its unexpected faults.
-
-    `again`: another process may have had it in hand.
-    """
+    """An accepted row, what is called when readers find it and when it is dealt with, and its unexpected faults."""
 
     row: Row
     size: int
     settled: Settled
     written: Callable[[], None]
-    again: bool = False
     faults: int = 0
 
 
 class Recorder:
     """Writes the results that it is offered. Use `running()` to have the background writers at work.
 
-    `recorded` is called with every result that was not recorded before, and with one that comes `again`. The result is
-    settled when that returns: should this process end before, a bus that keeps messages hands it out again.
+    `recorded` is called with every result that was not recorded before. The result is settled when that returns:
+    should this process end before, a bus that `redelivers` hands it out again. On such a bus it is called with every
+    result: whoever recorded it may have ended before that.
     """
 
     def __init__(  # one for each part
@@ -300,12 +297,15 @@ class Recorder:
         origins: RunOrigins,
         metrics: Metrics,
         recorded: Recorded,
+        *,
+        redelivers: bool = False,
     ) -> None:
         self._store = store
         self._tombstones = tombstones
         self._origins = origins
         self._metrics = metrics
         self._recorded = recorded
+        self._redelivers = redelivers
         self._unsettled = Pending()
         self._room = Room(_MOST_WAITING, _MOST_WAITING_BYTES)
         # While the writers are at work.
@@ -342,7 +342,7 @@ class Recorder:
                         _log.error("rows_unwritten", rows=self.unwritten)
                         self._metrics.count(Event.ROW_LOST, self.unwritten)
 
-    def offer(self, row: Row, size: int, settled: Settled, *, again: bool = False) -> bool:
+    def offer(self, row: Row, size: int, settled: Settled) -> bool:
         """Accept a row of about `size` bytes. Never waits. False when too much is waiting already.
 
         `settled` is called when it is written and reported, or with the reason why the store never will accept it.
@@ -353,7 +353,7 @@ class Recorder:
         # stored in the order in which they were accepted, whichever batch is written first.
         row = {**row, "timestamp": clamp_timestamp(row["timestamp"], utc_now()), "_id": new_row_id()}
         written = self.pending.add(row["owner_key"], row["run_id"])
-        self._send.send_nowait(_Waiting(row, size, settled, written, again))
+        self._send.send_nowait(_Waiting(row, size, settled, written))
         self._unsettled.begin()
         return True
 
@@ -387,7 +387,7 @@ class Recorder:
                 item.written()
                 refused = count_outcome(self._metrics, row, outcome)
                 # Where it is not known which attempt wrote it, it may not have been reported: its writer may be gone.
-                is_news = outcome or item.again or pauses.begun or item.faults
+                is_news = outcome or self._redelivers or pauses.begun or item.faults
                 if is_news and not isinstance(outcome, TakenIdError | ErasedError):
                     self._tasks.start_soon(self._report, row, item, refused)
                 else:

@@ -328,7 +328,7 @@ class Dispatcher:
                     return _Fault(reason, DeadLetterCause.REFUSED, message.id)
                 settled = partial(self._settle, delivery, message.id, partly=_what_is_not_understood(message, row))
                 # A replica that stops gives back what it had in hand as if it had never been handed out.
-                offer = partial(self._persistence.offer, row, len(delivery.payload), settled, again=delivery.shared)
+                offer = partial(self._persistence.offer, row, len(delivery.payload), settled)
                 return self._take(delivery, message, offer)
             case topic if topic in self._keepers:
                 return self._keep(delivery, message, self._keepers[topic])

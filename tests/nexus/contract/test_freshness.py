@@ -262,10 +262,10 @@ class HastyInserts(PersistenceService):
 class HastyResults(PersistenceService):
     """Results are settled before they are stored."""
 
-    def offer(self, row: Row | None, size: int, settled: Any = None, *, again: bool = False) -> bool:
+    def offer(self, row: Row | None, size: int, settled: Any = None) -> bool:
         """Settle at once."""
         settled(None)
-        return super().offer(row, size, again=again)
+        return super().offer(row, size)
 
 
 # Each fault, after a scene in which it showed when it was written.

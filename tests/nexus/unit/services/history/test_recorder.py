@@ -102,8 +102,10 @@ async def test_a_result_that_was_handed_out_before_is_told_of() -> None:
     async with flushed(store) as service:
         assert offer(service, result("m1"))
     async with flushed(store, recorded=tell) as service:
-        assert service.offer(llm_row(result("m1")), 1)
-        assert service.offer(llm_row(result("m1")), 1, again=True)
+        assert offer(service, result("m1"))
+    assert told == []
+    async with flushed(store, recorded=tell, redelivers=True) as service:
+        assert offer(service, result("m1"))
     assert told == ["m1"]
     assert len(store.messages) == 1
 
