@@ -14,13 +14,17 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
+import structlog
 
 from nexus.core.concurrency import OuterHandler
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import Metrics
+from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import Row
 from nexus.core.tracing import Key, background
+from nexus.services.text.model_reply import CallLimit, TooManyCallsError, UnusableReplyError
+
+_log = structlog.get_logger(__name__)
 
 # Renewals of a claim within the time that it holds.
 _RENEWALS: Final = 3
@@ -47,10 +51,27 @@ Write = Callable[[Mapping[str, Any], Mapping[str, Any]], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class WorkSettings:
-    """Seconds until a model is asked again, twice as many each time; seconds for which a claim holds unrenewed."""
+    """Seconds until a model is asked again, twice as many each time; seconds for which a claim holds unrenewed.
+
+    `max_calls` replies of a model may be taken for one piece of work, over all attempts.
+    """
 
     again_s: float = 30.0
     lease_s: float = 15.0
+    max_calls: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutcomes:
+    """What is counted where a model gives no usable reply, and but for a delay logged by the same name.
+
+    `calls` is the field of a document that counts the replies.
+    """
+
+    delayed: Event
+    refused: Event
+    given_up: Event
+    calls: str = "calls"
 
 
 class WorkClaim:
@@ -206,10 +227,32 @@ async def _hold(
         places.release()
 
 
-def after_delay(document: Row, again_s: float) -> dict[str, Any]:
-    """The changes to a document for which the model could not be asked."""
-    delays = count_in(document, "delays")
-    return {"delays": delays + 1, "due_at": utc_now() + _pause(again_s, delays, _LONGEST_DELAY)}
+async def changes_by_model(
+    document: Row,
+    ask: Callable[[CallLimit], Awaitable[Mapping[str, Any]]],
+    outcomes: ModelOutcomes,
+    settings: WorkSettings,
+    metrics: Metrics,
+) -> dict[str, Any]:
+    """The changes to a document that `ask` returns, or those of the retry policy where it has no usable reply.
+
+    `ask` gets the limit of calls, and raises what `SummaryModel.ask` does.
+    """
+    calls = CallLimit(settings.max_calls, count_in(document, outcomes.calls))
+    try:
+        return {**await ask(calls)}
+    except ModelUnavailableError:
+        # The adapter of the model logs why.
+        metrics.count(outcomes.delayed)
+        delays = count_in(document, "delays")
+        changes = {"delays": delays + 1, "due_at": utc_now() + _pause(settings.again_s, delays, _LONGEST_DELAY)}
+    except (UnusableReplyError, TooManyCallsError) as error:
+        is_last = calls.is_reached or isinstance(error, TooManyCallsError)
+        changes = after_unusable_reply(document, settings.again_s, str(error), is_last=is_last)
+        event = outcomes.given_up if "given_up" in changes else outcomes.refused
+        metrics.count(event)
+        _log.warning(event.value, run_id=document.get("run_id"), reason=str(error), calls=calls.taken)
+    return {**changes, outcomes.calls: calls.taken}
 
 
 def after_unusable_reply(document: Row, again_s: float, reason: str, *, is_last: bool = False) -> dict[str, Any]:

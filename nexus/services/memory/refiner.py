@@ -20,12 +20,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Self
 
 import anyio
 import structlog
 
-from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row, TokenCounter
@@ -33,18 +34,18 @@ from nexus.core.ports.memory import MemoryStore
 from nexus.core.working_memory import REFINE, Compaction
 from nexus.services.due_work import (
     NOTHING_DUE,
+    ModelOutcomes,
     WorkClaim,
     WorkSettings,
     WorkSignal,
-    after_delay,
-    after_unusable_reply,
+    changes_by_model,
     claim_due,
     count_in,
     run_due_work,
 )
 from nexus.services.memory.documents import read_all
 from nexus.services.memory.model_summary import SummaryWriter
-from nexus.services.text.model_reply import CallLimit, TooManyCallsError, UnusableReplyError
+from nexus.services.text.model_reply import CallLimit
 from nexus.services.text.sentences import weight
 
 _log = structlog.get_logger(__name__)
@@ -55,6 +56,7 @@ _HOLDS_UP: Final = 3
 _LEAST_PART: Final = 10
 _BY_MODEL: Final = "model"
 _UNCHANGED: Final = ("summary", "source")
+_OUTCOMES: Final = ModelOutcomes(Event.REFINING_DELAYED, Event.REFINING_REFUSED, Event.REFINING_GIVEN_UP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,6 @@ class RefiningSettings(WorkSettings):
     # Of one prompt.
     max_input_tokens: int = 24_000
     summary_max_tokens: int = 1_500
-    # Replies of the model for one compaction, over all attempts.
     max_calls: int = 20
 
 
@@ -153,7 +154,8 @@ class SummaryRefiner:
             await claimed.finish(self._waiting(before))
             return
         else:
-            changes = await self._changes(document, before)
+            ask = partial(self._ask, document, before)
+            changes = await changes_by_model(document, ask, _OUTCOMES, self.settings, self._metrics)
         if not await claimed.finish(changes):
             return
         if changes.get("source") == _BY_MODEL:
@@ -161,22 +163,8 @@ class SummaryRefiner:
         if not _holds_up({**document, **changes}):
             await self._release_next(document)
 
-    async def _changes(self, document: Row, before: Row | None) -> Mapping[str, Any]:
-        calls = CallLimit(self.settings.max_calls, count_in(document, "calls"))
-        try:
-            summary = await self._summary(document, before, calls)
-        except ModelUnavailableError:
-            # The adapter logs it.
-            self._metrics.count(Event.REFINING_DELAYED)
-            return {**after_delay(document, self.settings.again_s), "calls": calls.taken}
-        except (UnusableReplyError, TooManyCallsError) as error:
-            is_last = calls.is_reached or isinstance(error, TooManyCallsError)
-            changes = after_unusable_reply(document, self.settings.again_s, str(error), is_last=is_last)
-            given_up = "given_up" in changes
-            self._metrics.count(Event.REFINING_GIVEN_UP if given_up else Event.REFINING_REFUSED)
-            event = "refining_given_up" if given_up else "refining_refused"
-            _log.warning(event, run_id=document.get("run_id"), reason=str(error), calls=calls.taken)
-            return {**changes, "calls": calls.taken}
+    async def _ask(self, document: Row, before: Row | None, calls: CallLimit) -> Mapping[str, Any]:
+        summary = await self._summary(document, before, calls)
         if summary is None:
             return NOTHING_DUE
         return {**NOTHING_DUE, "summary": summary, "source": _BY_MODEL, "tokens_after": self._counter.count(summary)}

@@ -18,23 +18,22 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from nexus.core.errors import ModelUnavailableError, NexusError, StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
 from nexus.core.turns import CLOSE, EXTRACT, SUMMARISE
 from nexus.services.due_work import (
     NOTHING_DUE,
+    ModelOutcomes,
     WorkClaim,
     WorkSettings,
     WorkSignal,
-    after_delay,
-    after_unusable_reply,
+    changes_by_model,
     claim_due,
-    count_in,
     run_due_work,
 )
-from nexus.services.text.model_reply import CallLimit, TooManyCallsError, UnusableReplyError
+from nexus.services.text.model_reply import CallLimit
 from nexus.services.turns.documents import (
     OVERTAKEN,
     changes_by_refusal,
@@ -55,6 +54,10 @@ _ROWS_AT_ONCE: Final = 200
 _CLOSED_AT_ONCE: Final = 2
 # Summaries come first.
 _EXTRACTED_AT_ONCE: Final = 1
+_SUMMARY: Final = ModelOutcomes(Event.SUMMARY_DELAYED, Event.SUMMARY_REFUSED, Event.SUMMARY_GIVEN_UP)
+_FACTS: Final = ModelOutcomes(
+    Event.EXTRACTION_DELAYED, Event.EXTRACTION_REFUSED, Event.EXTRACTION_GIVEN_UP, "extraction_calls"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +67,13 @@ class TurnSettings(WorkSettings):
     Attributes:
         idle_s: seconds of silence after which a turn is over although it has no answer.
         summaries_at_once: turns that are with the model at once.
-        max_calls: replies of the model that the summary of one turn may take, over all attempts, and its facts as many.
+        max_calls: of the summary of a turn; its facts may take as many.
         settled_s: seconds of silence after which nothing of a run is on its way any more; in streams each replica
             records its share of the messages at its own pace.
     """
 
     idle_s: float = 300.0
     summaries_at_once: int = 4
-    max_calls: int = 8
     settled_s: float = 5.0
 
 
@@ -213,59 +215,35 @@ class TurnWorker:
             self._to_close.notify()
             return
         facts = await to_thread.run_sync(facts_of, turn, rows)
-        calls = CallLimit(self.settings.max_calls, count_in(turn, "calls"))
-        try:
+
+        async def ask(calls: CallLimit) -> Mapping[str, Any]:
             made = await summariser.summarise(facts, calls)
-        except ModelUnavailableError:
-            # The adapter of the model logs why.
-            self._metrics.count(Event.SUMMARY_DELAYED)
-            await claimed.finish({**after_delay(turn, self.settings.again_s), "calls": calls.taken})
-        except (UnusableReplyError, TooManyCallsError) as error:
-            changes = self._after_unusable_reply(turn, error, calls)
-            given_up = "given_up" in changes
-            self._metrics.count(Event.SUMMARY_GIVEN_UP if given_up else Event.SUMMARY_REFUSED)
-            event = "summary_given_up" if given_up else "summary_refused"
-            _log.warning(event, run_id=turn["run_id"], reason=str(error), calls=calls.taken)
-            if given_up:
-                changes |= self._after_summary()
-            await claimed.finish({**changes, "calls": calls.taken})
-        else:
             if input_id := next(iter(facts.message_ids), ""):
                 texts = (made.summaries.brief, made.summaries.detailed, *made.insights)
                 await self._summarised(turn["owner_key"], input_id, "\n".join(texts))
-            changes = {**changes_by_summary(made.summaries, made.insights), **self._after_summary()}
-            if await claimed.finish({**changes, "calls": calls.taken}):
-                self._metrics.count(Event.TURN_SUMMARISED)
-        self._to_extract.notify()
+            return {**changes_by_summary(made.summaries, made.insights), "calls": calls.taken}
 
-    def _after_summary(self) -> dict[str, Any]:
-        """The changes to a turn of which facts are to be extracted; none where that is off."""
-        return {"work": EXTRACT, "due_at": utc_now(), "attempts": 0, "delays": 0} if self._extract else {}
+        changes = await changes_by_model(turn, ask, _SUMMARY, self.settings, self._metrics)
+        if self._extract and "work" in changes:
+            # It is there, or given up.
+            changes |= {"work": EXTRACT, "due_at": utc_now(), "attempts": 0, "delays": 0}
+        if await claimed.finish(changes) and "summaries" in changes:
+            self._metrics.count(Event.TURN_SUMMARISED)
+        self._to_extract.notify()
 
     async def _extract_facts(self, extract: Extract, claimed: WorkClaim) -> None:
         """Keep the facts in what the person said in the turn."""
         turn = claimed.document
         rows, known = await self._rows_of(turn), extracted_in(turn)
-        calls = CallLimit(self.settings.max_calls, count_in(turn, "extraction_calls"))
-        try:
-            read = await extract(turn["owner_key"], turn["run_id"], rows, known, calls)
-        except ModelUnavailableError:
-            self._metrics.count(Event.EXTRACTION_DELAYED)
-            changes = after_delay(turn, self.settings.again_s)
-        except (UnusableReplyError, TooManyCallsError) as error:
-            changes = self._after_unusable_reply(turn, error, calls)
-            # The field is about the summary.
-            given_up = changes.pop("given_up", None) is not None
-            self._metrics.count(Event.EXTRACTION_GIVEN_UP if given_up else Event.EXTRACTION_REFUSED)
-            outcome = "extraction_given_up" if given_up else "extraction_refused"
-            _log.warning(outcome, run_id=turn["run_id"], reason=str(error), calls=calls.taken)
-        else:
-            changes = {**NOTHING_DUE, "extracted": [*known, *read]}
-        await claimed.finish({**changes, "extraction_calls": calls.taken})
 
-    def _after_unusable_reply(self, turn: Row, error: NexusError, calls: CallLimit) -> dict[str, Any]:
-        is_last = calls.is_reached or isinstance(error, TooManyCallsError)
-        return after_unusable_reply(turn, self.settings.again_s, str(error), is_last=is_last)
+        async def ask(calls: CallLimit) -> Mapping[str, Any]:
+            read = await extract(turn["owner_key"], turn["run_id"], rows, known, calls)
+            return {**NOTHING_DUE, "extracted": [*known, *read], "extraction_calls": calls.taken}
+
+        changes = await changes_by_model(turn, ask, _FACTS, self.settings, self._metrics)
+        # The field is about the summary.
+        changes.pop("given_up", None)
+        await claimed.finish(changes)
 
 
 def _look(turn: Row, rows: Sequence[Row], idle: timedelta, settled: timedelta) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from nexus import log
+from nexus.core.metrics import Event
 
 ROOT: Final = Path(__file__).parents[3]
 OPERATIONS: Final = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -57,6 +58,8 @@ def logged_events() -> dict[str, set[str]]:
     for path, tree in trees.items():
         for level, event in logging_calls(tree):
             match event:
+                case ast.Attribute(value=ast.Name(id="event"), attr="value"):
+                    names = {text for tree in trees.values() for text in of_models(tree)}
                 case ast.Attribute(value=ast.Attribute(attr="_outcomes"), attr=field):
                     names = {text for name, text in named if name == field}
                 case _:
@@ -84,6 +87,16 @@ def outcomes(tree: ast.AST) -> Iterator[tuple[str, str]]:
         match node:
             case ast.Call(func=ast.Name(id="Outcomes"), keywords=given):
                 yield from ((str(each.arg), text) for each in given for text in texts(each.value, {}))
+            case _:
+                pass
+
+
+def of_models(tree: ast.AST) -> Iterator[str]:
+    """The names for the log in every `ModelOutcomes(…)`: those of the events but the first."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="ModelOutcomes"), args=[_, *events]):
+                yield from (Event[each.attr].value for each in events if isinstance(each, ast.Attribute))
             case _:
                 pass
 
