@@ -99,9 +99,8 @@ async def open_nexus(settings: Settings, settings_file: Path | None = None) -> A
             await stack.enter_async_context(nexus.records.running())
         await stack.enter_async_context(nexus.requests.running())
         await stack.enter_async_context(nexus.catalog.running())
-        await stack.enter_async_context(nexus.states.running())
-        await stack.enter_async_context(nexus.facts.running())
-        await stack.enter_async_context(nexus.constraints.running())
+        for queue in nexus.queues.values():
+            await stack.enter_async_context(queue.running())
         await stack.enter_async_context(_listening(nexus))
         yield nexus
 
@@ -154,9 +153,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         nexus.requests,
         nexus.persistence,
         nexus.catalog,
-        nexus.states,
-        nexus.facts,
-        nexus.constraints,
+        nexus.queues,
         nexus.suspects,
         nexus.dead_letter_writer,
         partial(_reload, nexus),
@@ -220,9 +217,8 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
             await calls.none()
         await nexus.persistence.flush()
         await nexus.catalog.pending.none()
-        await nexus.states.pending.none()
-        await nexus.facts.pending.none()
-        await nexus.constraints.pending.none()
+        for queue in nexus.queues.values():
+            await queue.pending.none()
         await nexus.turns.drained()
         await dispatcher.pending.none()
         if nexus.records:

@@ -24,6 +24,7 @@ from nexus.config import Settings, signing_of
 from nexus.config.loading import with_stored
 from nexus.config.sources import origins, version_of
 from nexus.connections import Transport
+from nexus.core.models import Topics
 from nexus.core.person import CONSTRAINT_SCOPES
 from nexus.core.ports import Bus, Embedder, LanguageModel, Row, Store, Subscription, TokenCounter
 from nexus.core.shares import BUDGET, Share, Shares
@@ -49,6 +50,7 @@ from nexus.services.requests.claims import DeadLetterWriter, SuspectReader
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.tool_calls import ToolCallService
 from nexus.services.retention import Retention, RetentionSettings
+from nexus.services.session_queue import MessageQueue
 from nexus.services.session_state.service import SessionStates
 from nexus.services.tools.memory_tools import MemoryLimits, definitions
 from nexus.services.tools.registry import ToolCatalog, ToolRegistry, discover
@@ -106,6 +108,15 @@ class Nexus:
     metrics: PrometheusMetrics
     http_port: int = 0  # where health and metrics are served
     state: ServiceState = field(default_factory=ServiceState)
+
+    @property
+    def queues(self) -> Mapping[str, MessageQueue[Any]]:
+        """What stores the messages of a topic, by topic."""
+        return {
+            Topics.SESSION_STATE: self.states,
+            Topics.MEMORY_FACTS: self.facts,
+            Topics.SESSION_CONSTRAINTS: self.constraints,
+        }
 
     async def load_stored(self) -> None:
         """Prepare the store and load its settings and tools.

@@ -14,22 +14,27 @@ from typing import Generic, Self, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from nexus.core.concurrency import OuterHandler, ungrouped
+from nexus.core.concurrency import OuterHandler, Pending, ungrouped
 from nexus.core.metrics import Metrics
 
 _Item = TypeVar("_Item")
 
 
 class Room:
-    """Room for `most` items of `most_bytes` in all; `count` and `bytes` are in it."""
+    """Room for `most` items of `most_bytes` in all; `pending` items are in it, and so many `bytes`."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
-        self.count = 0
+        self.pending = Pending()
         self.bytes = 0
         self._most = most
         self._most_bytes = most_bytes
         # By owner, the number and the bytes.
         self._held: dict[str, tuple[int, int]] = {}
+
+    @property
+    def count(self) -> int:
+        """How many items are in it."""
+        return self.pending.count
 
     def enter(self, owner: str, size: int) -> bool:
         """Take in an item of so many bytes. False where there is no room for it."""
@@ -37,15 +42,16 @@ class Room:
         if count >= self._most - self.count or total + size > self._most_bytes - self.bytes:
             return False
         self._change(owner, 1, size)
+        self.pending.begin()
         return True
 
     def leave(self, owner: str, size: int) -> None:
         """An item has left."""
         self._change(owner, -1, -size)
+        self.pending.end()
 
     def _change(self, owner: str, items: int, size: int) -> None:
         count, total = self._held.get(owner, (0, 0))
-        self.count += items
         self.bytes += size
         self._held[owner] = count + items, total + size
         if not count + items:

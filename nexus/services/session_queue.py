@@ -21,7 +21,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from nexus.core.concurrency import Pauses, Pending, report_fault, supervised
+from nexus.core.concurrency import Pauses, report_fault, supervised
 from nexus.core.errors import ErasedError, StoreRejectedError, StoreUnavailableError, reason_of
 from nexus.core.fairness import Room
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
@@ -89,7 +89,7 @@ class SessionQueue(Generic[_Item]):
         self._tasks: TaskGroup | None = None
         self._room = Room(_MOST_WAITING, _MOST_WAITING_BYTES)
         self._open = True
-        self.pending = Pending()
+        self.pending = self._room.pending
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
@@ -118,7 +118,6 @@ class SessionQueue(Generic[_Item]):
         session.accepted += 1
         if at_once:
             session.wanted.set()
-        self.pending.begin()
         return True
 
     async def settled(self, key: Key) -> None:
@@ -181,7 +180,6 @@ class SessionQueue(Generic[_Item]):
         for _ in range(count):
             item, size = session.waiting.popleft()
             self._room.leave(key[0], size)
-            self.pending.end()
             self._settled(item, reason)
         session.move(count)
 

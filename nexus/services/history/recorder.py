@@ -28,7 +28,7 @@ import structlog
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from nexus.core.concurrency import OuterHandler, Pauses, Pending, supervised
+from nexus.core.concurrency import OuterHandler, Pauses, supervised
 from nexus.core.erasure import owner_mark
 from nexus.core.errors import BusUnavailableError, ErasedError, StoreRejectedError, StoreUnavailableError, TakenIdError
 from nexus.core.fairness import Room
@@ -306,7 +306,6 @@ class Recorder:
         self._metrics = metrics
         self._recorded = recorded
         self._redelivers = redelivers
-        self._unsettled = Pending()
         self._room = Room(_MOST_WAITING, _MOST_WAITING_BYTES)
         # While the writers are at work.
         self._send: MemoryObjectSendStream[_Waiting] | None = None
@@ -317,11 +316,11 @@ class Recorder:
     @property
     def unwritten(self) -> int:
         """Rows that were accepted and are not written yet."""
-        return self._unsettled.count
+        return self._room.count
 
     async def flush(self) -> None:
         """Return when everything that was accepted is written."""
-        await self._unsettled.none()
+        await self._room.pending.none()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
@@ -354,7 +353,6 @@ class Recorder:
         row = {**row, "timestamp": clamp_timestamp(row["timestamp"], utc_now()), "_id": new_row_id()}
         written = self.pending.add(row["owner_key"], row["run_id"])
         self._send.send_nowait(_Waiting(row, size, settled, written))
-        self._unsettled.begin()
         return True
 
     async def _write_batches(self, receive: MemoryObjectReceiveStream[_Waiting]) -> None:
@@ -428,7 +426,6 @@ class Recorder:
     def _settle(self, item: _Waiting, reason: str | None) -> None:
         item.settled(reason)
         self._room.leave(item.row["owner_key"], item.size)
-        self._unsettled.end()
 
     async def _insert(self, batch: Sequence[_Waiting]) -> list[tuple[Row, Outcome]]:
         unknown: dict[_Waiting, StoreUnavailableError] = {}

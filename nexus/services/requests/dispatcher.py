@@ -14,7 +14,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import anyio
 import structlog
@@ -26,14 +26,11 @@ from nexus.core.fairness import FairWorkers, Room
 from nexus.core.metrics import DeadLetterCause, Metrics, NoMetrics
 from nexus.core.models import AMBIGUOUS_ID, ANSWER_TOPICS, Message, Role, Topics, Why, is_ambiguous
 from nexus.core.ports import Bus, Delivery, Row, Work
-from nexus.core.ports.store import Settled
 from nexus.core.wire import EnvelopeError, find_sender
 from nexus.services.history.condense import with_condensed
 from nexus.services.history.forms import left_out_of, native
 from nexus.services.history.rows import ROW_MAKERS, is_empty_answer, row_of
 from nexus.services.persistence import PersistenceService
-from nexus.services.person.constraints import Constraints
-from nexus.services.person.facts import Facts
 from nexus.services.requests.answerer import MOST_REFUSALS_PER_OWNER, RequestService
 from nexus.services.requests.claims import MOST_TRUSTED_DELIVERIES, DeadLetterWriter, SuspectReader, refusal_cause
 from nexus.services.requests.envelope import (
@@ -46,7 +43,7 @@ from nexus.services.requests.envelope import (
     too_large_result,
 )
 from nexus.services.requests.tool_calls import MOST_CALLS, MOST_CALLS_ASIDE, ToolCallService
-from nexus.services.session_state.service import SessionStates
+from nexus.services.session_queue import MessageQueue
 from nexus.services.tools.registry import ToolCatalog
 
 _log = structlog.get_logger(__name__)
@@ -54,10 +51,8 @@ _log = structlog.get_logger(__name__)
 _TASK: Final = "dispatcher"
 _MOST_RESULTS: Final = 256
 _MOST_RESULTS_ASIDE: Final = 1_024
-_MOST_TOOLS: Final = 64
-_MOST_STATES: Final = 64
-_MOST_FACTS: Final = 64
-_MOST_CONSTRAINTS: Final = 64
+# Of any other topic.
+_MOST_OTHERS: Final = 64
 # Shared by topics.
 _MOST_LETTERS, _MOST_LETTER_BYTES = 8_192, 128 << 20
 # From this size on a message may take above 20 ms to read, and to verify in another spelling than the canonical one.
@@ -104,11 +99,11 @@ def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
         Work(Topics.TOOLS_RESULTS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
         Work(Topics.TOOLS_PROGRESS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
         Work(Topics.RUNS_INPUT, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
-        Work(Topics.TOOLS_REGISTER, _MOST_TOOLS),
-        Work(Topics.TOOLS_UNREGISTER, _MOST_TOOLS),
-        Work(Topics.SESSION_STATE, _MOST_STATES),
-        Work(Topics.MEMORY_FACTS, _MOST_FACTS),
-        Work(Topics.SESSION_CONSTRAINTS, _MOST_CONSTRAINTS),
+        Work(Topics.TOOLS_REGISTER, _MOST_OTHERS),
+        Work(Topics.TOOLS_UNREGISTER, _MOST_OTHERS),
+        Work(Topics.SESSION_STATE, _MOST_OTHERS),
+        Work(Topics.MEMORY_FACTS, _MOST_OTHERS),
+        Work(Topics.SESSION_CONSTRAINTS, _MOST_OTHERS),
         *calls,
     )
 
@@ -116,7 +111,8 @@ def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
 class Dispatcher:
     """Passes deliveries on. Use `running()`, then `dispatch_all`; `pending` are dead letters that are not kept yet.
 
-    `reload` reads the stored settings again; `tool_calls` is None without the memory tools.
+    `queues` store what messages of a topic say, by topic; `reload` reads the stored settings again; `tool_calls` is
+    None without the memory tools.
     """
 
     def __init__(  # noqa: PLR0917  # one for each part
@@ -125,9 +121,7 @@ class Dispatcher:
         requests: RequestService,
         persistence: PersistenceService,
         catalog: ToolCatalog,
-        states: SessionStates,
-        facts: Facts,
-        constraints: Constraints,
+        queues: Mapping[str, MessageQueue[Any]],
         suspects: SuspectReader,
         dead_letters: DeadLetterWriter,
         reload: Callable[[], Awaitable[None]],
@@ -139,11 +133,7 @@ class Dispatcher:
         self._requests = requests
         self._persistence = persistence
         self._catalog = catalog
-        self._keepers: Mapping[str, Callable[[Message, int, Settled], bool]] = {
-            Topics.SESSION_STATE: states.offer,
-            Topics.MEMORY_FACTS: facts.offer,
-            Topics.SESSION_CONSTRAINTS: constraints.offer,
-        }
+        self._queues = queues
         self._suspects = suspects
         self._dead_letters = dead_letters
         self._reload = reload
@@ -330,8 +320,8 @@ class Dispatcher:
                 # A replica that stops gives back what it had in hand as if it had never been handed out.
                 offer = partial(self._persistence.offer, row, len(delivery.payload), settled)
                 return self._take(delivery, message, offer)
-            case topic if topic in self._keepers:
-                return self._keep(delivery, message, self._keepers[topic])
+            case topic if topic in self._queues:
+                return self._queue(delivery, message, self._queues[topic])
             case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
                 # Streams deliver it twice: to every replica as news, and to one replica as work.
                 settled = partial(self._settle, delivery, message.id)
@@ -348,12 +338,10 @@ class Dispatcher:
     def _want_reload(self) -> None:
         self._reload_wanted.set()
 
-    def _keep(
-        self, delivery: Delivery, message: Message, offer: Callable[[Message, int, Settled], bool]
-    ) -> _Fault | None:
+    def _queue(self, delivery: Delivery, message: Message, queue: MessageQueue[Any]) -> _Fault | None:
         settled = partial(self._settle, delivery, message.id)
         try:
-            return self._take(delivery, message, partial(offer, message, len(delivery.payload), settled))
+            return self._take(delivery, message, partial(queue.offer, message, len(delivery.payload), settled))
         except ValueError as error:
             return _Fault(str(error), DeadLetterCause.REFUSED, message.id)
 

@@ -220,20 +220,12 @@ async def trying() -> AsyncIterator[Trial]:
     ledger = MemoryLedger(bus)
     nexus = create_nexus(Settings(), Transport(bus, ledger, letters, ledger, ledger.outbox, ledger), store, None)
     dispatcher = Dispatcher(
-        *(nexus.bus, nexus.requests, nexus.persistence, nexus.catalog, nexus.states, nexus.facts),
-        *(nexus.constraints, nexus.suspects, nexus.dead_letter_writer, nexus.reload_settings, nexus.requests.settings),
+        *(nexus.bus, nexus.requests, nexus.persistence, nexus.catalog, nexus.queues),
+        *(nexus.suspects, nexus.dead_letter_writer, nexus.reload_settings, nexus.requests.settings),
     )
     async with AsyncExitStack() as stack:
-        for part in (
-            nexus.turns,
-            nexus.persistence,
-            nexus.requests,
-            nexus.catalog,
-            nexus.states,
-            nexus.facts,
-            nexus.constraints,
-            dispatcher,
-        ):
+        parts: tuple[Any, ...] = (nexus.turns, nexus.persistence, nexus.requests, nexus.catalog, dispatcher)
+        for part in (*nexus.queues.values(), *parts):
             await stack.enter_async_context(part.running())
         yield Trial(nexus, dispatcher, store, letters)
 

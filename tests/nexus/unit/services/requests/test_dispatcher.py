@@ -27,6 +27,7 @@ from nexus.services.requests.claims import DeadLetterWriter, SuspectReader
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 from nexus.services.requests.envelope import RequestSettings, ToolCallRequest
 from nexus.services.requests.tool_calls import ToolCallService
+from nexus.services.session_queue import MessageQueue
 from nexus.services.session_state.merge import state_in
 from nexus.services.session_state.service import SessionStates
 from nexus.services.tools.registry import ToolCatalog, ToolRegistry
@@ -150,7 +151,12 @@ async def dispatching(bodies_up_to: int | None = None, **settings: Any) -> Async
         memory = WorkingMemory(store.memory, store, no_compaction, constraints=constraints, facts=facts)
         calls = FullCalls(memory, bus, ledger, writer, persistence, store.ping, limits)
         suspects = SuspectReader(ledger, limits)
-        parts = bus, service, persistence, catalog, states, facts, constraints
+        queues: dict[str, MessageQueue[Any]] = {
+            Topics.SESSION_STATE: states,
+            Topics.MEMORY_FACTS: facts,
+            Topics.SESSION_CONSTRAINTS: constraints,
+        }
+        parts = bus, service, persistence, catalog, queues
         dispatcher = Dispatcher(*parts, suspects, writer, reload, limits, calls)
         async with service.running(), calls.running(), dispatcher.running():
             yield Trial(
