@@ -14,24 +14,20 @@ from nexus.services.erasure import KINDS, STAYS, read_before
 _LONGEST_TEXT: Final = 1_000
 
 
-async def erase(visit: Visit) -> Response:
-    """How many of each kind there are of what would go, and the form that has it erased."""
-    return await _erase(visit)
-
-
-async def _erase(visit: Visit, fault: str = "", status: int = 200) -> Response:
+async def erase(visit: Visit, fault: str = "") -> Response:
+    """How many of each kind there are of what would go, and the form that has it erased; `fault`: why it was not."""
     # Looking for what there is goes through the whole bus.
     visit.access.check_write()
     erasure = _asked(visit)
     found = await visit.services.eraser.preview(erasure)
-    return _page(visit, "erase.html", erasure, status=status, found=found, fault=fault)
+    return _page(visit, "erase.html", erasure, status=400 if fault else 200, found=found, fault=fault)
 
 
 async def erase_form(visit: Visit) -> Response:
     """Erase what the address names, once the owner's key is typed; the page that follows has the counts."""
     erasure = _asked(visit)
     if visit.fields.get("typed") != erasure.owner_key:
-        return await _erase(visit, "Nothing was erased: type the owner's key as it stands above.", 400)
+        return await erase(visit, "Nothing was erased: type the owner's key as it stands above.")
     done = await visit.services.eraser.erase(erasure)
     outcome = "still_coming" if done.still_coming else "erased"
     visit.changed("owner_erased", sha256=hashed(erasure.owner_key), outcome=outcome, rows=sum(done.removed.values()))

@@ -1,6 +1,5 @@
 """What is kept of a session: its overview with the revisions, details, compactions, and its state (contract §5, §7)."""
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -14,7 +13,7 @@ from nexus.core.errors import CallRefusedError
 from nexus.core.models import MAX_ID_CHARS, new_message_id
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.http.console.asked import listed, number, owner_and_session
-from nexus.http.console.shell import Page, Visit
+from nexus.http.console.shell import Page, Visit, as_json
 from nexus.services.context.pinned import shown_parts
 from nexus.services.memory.documents import TEMPLATE
 from nexus.services.memory.kept import compaction_of, detail_of, overview_of, two_overviews
@@ -125,23 +124,14 @@ async def revisions(visit: Visit) -> Response:
         return visit.session_page("difference.html", before=before, after=after, lines=lines)
     found = await store.overviews(*key, limit=_AT_ONCE + 1, before=number(visit, "before"))
     overviews, unreadable, behind = listed(visit, Overview, "revision", found, _AT_ONCE)
-    return visit.session_page(
-        "revisions.html",
-        overviews=overviews,
-        unreadable=unreadable,
-        next=behind,
-    )
+    return visit.session_page("revisions.html", overviews=overviews, unreadable=unreadable, next=behind)
 
 
 async def revision(visit: Visit) -> Response:
     """One revision of the overview, whole."""
     wanted = number(visit, "number")
     found = await overview_of(visit.services.store.memory, visit.owner, visit.session, wanted)
-    return visit.session_page(
-        "revision.html",
-        overview=found,
-        content=found.content if found else TEMPLATE,
-    )
+    return visit.session_page("revision.html", overview=found, content=found.content if found else TEMPLATE)
 
 
 async def details(visit: Visit) -> Response:
@@ -149,12 +139,7 @@ async def details(visit: Visit) -> Response:
     key = visit.owner, visit.session
     found = await visit.services.store.memory.list_details(*key, limit=_AT_ONCE + 1, after=visit.asked("after"))
     named, unreadable, behind = listed(visit, Detail, "name", found, _AT_ONCE)
-    return visit.session_page(
-        "details.html",
-        details=named,
-        unreadable=unreadable,
-        next=behind,
-    )
+    return visit.session_page("details.html", details=named, unreadable=unreadable, next=behind)
 
 
 async def detail(visit: Visit) -> Response:
@@ -171,12 +156,7 @@ async def compactions(visit: Visit) -> Response:
     key, store = (visit.owner, visit.session), visit.services.store.memory
     found = await store.compactions(*key, limit=_FEW + 1, before=number(visit, "before"))
     made, unreadable, behind = listed(visit, Compaction, "number", found, _FEW)
-    return visit.session_page(
-        "compactions.html",
-        compactions=made,
-        unreadable=unreadable,
-        next=behind,
-    )
+    return visit.session_page("compactions.html", compactions=made, unreadable=unreadable, next=behind)
 
 
 async def compaction(visit: Visit) -> Response:
@@ -204,7 +184,7 @@ async def state(visit: Visit) -> Response:
     return visit.session_page(
         "state.html",
         parts=[*shown_parts(kept)],
-        text=json.dumps(given, ensure_ascii=False, indent=2) if given else "",
+        text=as_json(given) if given else "",
         faults=faults,
     )
 

@@ -15,7 +15,7 @@ from nexus.core.models import AGENT_ID, DEFAULT_SESSION, INTERNAL, Row, parse_mo
 from nexus.core.ports import MessageStore, SessionSummary
 from nexus.core.ports.store import MOST_COUNTED
 from nexus.core.records import BuildRecord
-from nexus.http.console.shell import Page, Visit, as_json
+from nexus.http.console.shell import Page, Visit, as_json, as_text
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.records.why import Finding
 
@@ -93,9 +93,9 @@ def shown_row(row: Row) -> ShownRow:
         message_id=_name(row.get("id")),
         run_id=_name(row.get("run_id")),
         session_id=_name(row.get("session_id")) or DEFAULT_SESSION,
-        role=_as_text(row.get("role"))[:_BEGINNING],
-        time=parse_moment(row.get("timestamp")) or _as_text(row.get("timestamp"))[:_BEGINNING],
-        text=_as_text(row.get("content")),
+        role=as_text(row.get("role"))[:_BEGINNING],
+        time=parse_moment(row.get("timestamp")) or as_text(row.get("timestamp"))[:_BEGINNING],
+        text=as_text(row.get("content")),
         calls=read_tool_calls(metadata.get("tool_calls")),
         metadata=as_json(rest if isinstance(given, dict) else given) if given else "",
         tool=_name(metadata.get("tool_name")),
@@ -107,10 +107,6 @@ def shown_row(row: Row) -> ShownRow:
 def _name(value: Any) -> str:
     """A text that names something; `""` for what is none, or too long for one."""
     return value if isinstance(value, str) and len(value) <= _LONGEST_NAME else ""
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else as_json(value)
 
 
 async def owners(visit: Visit) -> Response:
@@ -158,7 +154,7 @@ async def session(visit: Visit) -> Response:
     rows, more = await _page_of_runs(store, owner_key, session_id, before)
     run_ids = [*dict.fromkeys(row.run_id for row in rows)]
     turns = await store.turns.turns_of_runs(owner_key, session_id, [run_id for run_id in run_ids if run_id])
-    status = {turn.get("run_id"): _as_text(turn.get("status")) for turn in turns}
+    status = {turn.get("run_id"): as_text(turn.get("status")) for turn in turns}
     contexts = await records.newest(owner_key, session_id=session_id, limit=_NEWEST_CONTEXTS) if records else []
     return visit.page(
         "session.html",

@@ -23,12 +23,11 @@ _FACT: Final = {"topic": "", "sub_topic": "", "value": "", "since": "", "evidenc
 _CONSTRAINT: Final = {"text": "", "kind": KINDS[0], "scope": "session", "run": ""}
 
 
-async def facts(visit: Visit) -> Response:
-    """What holds of a person; with `history` also what held before, and what is not said often enough."""
-    return await _facts(visit, _FACT)
+async def facts(visit: Visit, typed: Mapping[str, str] = _FACT, fault: str = "") -> Response:
+    """What holds of a person; with `history` also what held before, and what is not said often enough.
 
-
-async def _facts(visit: Visit, typed: Mapping[str, str], fault: str = "", status: int = 200) -> Response:
+    After a form that could not be done: what was `typed`, and the `fault` of it.
+    """
     history, after = bool(visit.asked("history")), visit.asked("after")
     known = await visit.services.facts.facts(visit.owner)
     found = [each for each in known if history or each.holds]
@@ -36,7 +35,7 @@ async def _facts(visit: Visit, typed: Mapping[str, str], fault: str = "", status
     shown = found[place : place + _FACTS_AT_ONCE]
     return visit.page(
         "facts.html",
-        status=status,
+        status=400 if fault else 200,
         owner=visit.owner,
         session=visit.asked("session"),
         facts=shown,
@@ -68,7 +67,7 @@ async def add_fact(visit: Visit) -> Response:
             valid_from=_moment(typed["since"].strip(), "since"),
         )
     except (ValueError, StoreRejectedError) as error:
-        return await _facts(visit, typed, str(error).replace("valid_from:", "since:"), 400)
+        return await facts(visit, typed, str(error).replace("valid_from:", "since:"))
     visit.changed("fact_added", sha256=hashed(owner), facts=len(found))
     return visit.seen("facts", owner=owner, session=visit.asked("session") or None)
 
@@ -79,11 +78,11 @@ async def retire_fact(visit: Visit) -> Response:
     fields = visit.fields
     topic, sub_topic, value = (fields.get(name, "") for name in ("topic", "sub_topic", "value"))
     if not await visit.services.facts.taken_back_by(owner, topic, sub_topic, value):
-        return await _facts(visit, _FACT, "nothing of the kind is known; below is what is", 400)
+        return await facts(visit, fault="nothing of the kind is known; below is what is")
     try:
         found = await visit.services.facts.say(_operator(owner, fields), topic, value, sub_topic, retires=True)
     except (ValueError, StoreRejectedError) as error:
-        return await _facts(visit, _FACT, str(error), 400)
+        return await facts(visit, fault=str(error))
     visit.changed("fact_retired", sha256=hashed(owner), facts=len(found))
     return visit.seen("facts", owner=owner, session=visit.asked("session") or None)
 
@@ -98,19 +97,15 @@ def _operator(owner: str, fields: Mapping[str, str]) -> Origin:
     return Origin(owner, fields.get("key") or new_message_id(), utc_now(), source="operator")
 
 
-async def constraints(visit: Visit) -> Response:
-    """An owner's constraints by what they hold for; with `history` also those that were taken back."""
-    return await _constraints(visit, _CONSTRAINT)
-
-
-async def _constraints(visit: Visit, typed: Mapping[str, str], fault: str = "", status: int = 200) -> Response:
+async def constraints(visit: Visit, typed: Mapping[str, str] = _CONSTRAINT, fault: str = "") -> Response:
+    """An owner's constraints by what they hold for; with `history` also those that were taken back; else as `facts`."""
     history, after = bool(visit.asked("history")), visit.asked("after")
     known, behind = await visit.services.constraints.known_of_owner(visit.owner, limit=_PLACES_AT_ONCE, after=after)
     found = [each for each in known if history or each.holds]
     places = groupby(found, key=lambda each: place_of(each.scope, each.session_id, each.run_id))
     return visit.page(
         "constraints.html",
-        status=status,
+        status=400 if fault else 200,
         owner=visit.owner,
         session=visit.asked("session"),
         places=[[*of_place] for _, of_place in places],
@@ -134,11 +129,11 @@ async def add_constraint(visit: Visit) -> Response:
     given = {name: typed[name] for name in ("text", "kind", "scope")}
     if len(typed["run"]) > MAX_ID_CHARS or (given["scope"] == "run" and not typed["run"]):
         fault = f"run: a text of 1 to {MAX_ID_CHARS} characters is needed for a constraint of one run"
-        return await _constraints(visit, typed, fault, 400)
+        return await constraints(visit, typed, fault)
     try:
         made, _ = await visit.services.constraints.pin(owner, session, typed["run"], given)
     except (ValueError, StoreRejectedError) as error:
-        return await _constraints(visit, typed, str(error), 400)
+        return await constraints(visit, typed, str(error))
     visit.changed("constraint_added", sha256=hashed(owner), name=made.id)
     return visit.seen("constraints", owner=owner, session=visit.asked("session") or None)
 
@@ -152,7 +147,7 @@ async def retire_constraint(visit: Visit) -> Response:
         target = Target(owner, fields.get("of_session") or session, fields.get("run", ""))
         await visit.services.constraints.retire(target, [name])
     except (ValueError, StoreRejectedError) as error:
-        return await _constraints(visit, _CONSTRAINT, str(error).partition(";")[0], 400)
+        return await constraints(visit, fault=str(error).partition(";")[0])
     visit.changed("constraint_retired", sha256=hashed(owner), name=name)
     return visit.seen("constraints", owner=owner, session=visit.asked("session") or None)
 

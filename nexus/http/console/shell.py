@@ -218,6 +218,11 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2, default=str)
 
 
+def as_text(value: Any) -> str:
+    """A text as it is, nothing as `""`, any other value as JSON."""
+    return value if isinstance(value, str) else "" if value is None else as_json(value)
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("nexus.http.console"),
@@ -235,6 +240,7 @@ def _environment() -> Environment:
         ("json", as_json),
     ]
     environment.filters.update(filters)
+    environment.globals["m"] = environment.get_template("macros.html").module
     return environment
 
 

@@ -1,8 +1,7 @@
 """What is remembered of a session's runs (contract §6)."""
 
-import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from starlette.responses import Response
 
@@ -10,7 +9,7 @@ from nexus.core.errors import TurnNotFoundError
 from nexus.core.ports.store import LARGEST
 from nexus.core.turns import Turn
 from nexus.http.console.asked import listed, number
-from nexus.http.console.shell import Page, Visit
+from nexus.http.console.shell import Page, Visit, as_text
 from nexus.services.memory.kept import read_kept
 
 _AT_ONCE: Final = 20
@@ -21,13 +20,7 @@ async def turns(visit: Visit) -> Response:
     key, before = (visit.owner, visit.session), number(visit, "before")
     found = await visit.services.store.turns.turns(*key, limit=_AT_ONCE + 1, before=before, whole=True)
     read, unreadable, behind = listed(visit, Turn, "turn_number", found, _AT_ONCE)
-    return visit.session_page(
-        "turns.html",
-        turns=read,
-        unreadable=unreadable,
-        before=before,
-        next=behind,
-    )
+    return visit.session_page("turns.html", turns=read, unreadable=unreadable, before=before, next=behind)
 
 
 async def turn(visit: Visit) -> Response:
@@ -39,12 +32,8 @@ async def turn(visit: Visit) -> Response:
     if document is None:
         raise TurnNotFoundError(wanted)
     found = read_kept(Turn, document, "turn_number")
-    outcomes = [(each, _shown(each.arguments), _shown(each.result)) for each in found.tool_calls]
+    outcomes = [(each, as_text(each.arguments), as_text(each.result)) for each in found.tool_calls]
     return visit.session_page("turn.html", turn=found, outcomes=outcomes)
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
 
 
 PAGES: Final[Mapping[str, Page]] = {"turns": turns, "turn": turn}
