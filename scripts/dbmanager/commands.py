@@ -62,21 +62,6 @@ class Options:
     dry_run: bool | None = None
 
 
-def _global_options(
-    *,
-    config: Config = None,
-    uri: Uri = None,
-    database: Database = None,
-    json: Json = None,
-    yes: Yes = None,
-    dry_run: DryRun = None,
-) -> Options:
-    return Options(config, uri, database, json, yes, dry_run)
-
-
-_GLOBAL = inspect.signature(_global_options).parameters
-
-
 @contextlib.contextmanager
 def _session(options: Options) -> Iterator[Session]:
     settings = _settings(options)
@@ -98,31 +83,6 @@ def _settings(options: Options) -> Settings:
         raise WrongUsage("; ".join(str(error).split("\n"))) from None
 
 
-def _command(name: str, examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function of a session a subcommand that also takes the global options."""
-
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        own = [each for each in inspect.signature(function).parameters.values() if each.name != "session"]
-        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-
-        @functools.wraps(function)
-        def run(**given: Any) -> None:
-            options: Options = given.pop("ctx").obj
-            behind = {field.name: given.pop(field.name) for field in fields(Options)}
-            options = replace(options, **{key: value for key, value in behind.items() if value is not None})
-            with _session(options) as session:
-                function(session, **given)
-
-        keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-        parameters = [context, *keyword_only, *_GLOBAL.values()]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
-        app.command(name, epilog=f"\b\nExamples:\n{examples}")(run)
-        return function
-
-    return register
-
-
 @app.callback(
     invoke_without_command=True,
     epilog="\b\nExamples:\n"
@@ -141,7 +101,7 @@ def _root(
     dry_run: DryRun = None,
 ) -> None:
     """Look after the MongoDB database of Nexus. Without a command: a menu."""
-    ctx.obj = _global_options(config=config, uri=uri, database=database, json=json, yes=yes, dry_run=dry_run)
+    ctx.obj = Options(config, uri, database, json, yes, dry_run)
     if ctx.invoked_subcommand is not None:
         return
     if json:
@@ -150,22 +110,33 @@ def _root(
         Menu(session).run()
 
 
-@_command("databases", "  database_manager.py databases --json")
-def _databases(session: Session) -> None:
-    """List the databases of the server."""
-    operations.databases(session)
+def _command(name: str, examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function of a session a subcommand that also takes the global options."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        context, *shared = inspect.signature(_root).parameters.values()
+        own = [each for each in inspect.signature(function).parameters.values() if each.name != "session"]
+
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            options: Options = given.pop("ctx").obj
+            behind = {field.name: given.pop(field.name) for field in fields(Options)}
+            options = replace(options, **{key: value for key, value in behind.items() if value is not None})
+            with _session(options) as session:
+                function(session, **given)
+
+        parameters = [context, *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own), *shared]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        app.command(name, epilog=f"\b\nExamples:\n{examples}")(run)
+        return function
+
+    return register
 
 
-@_command("collections", "  database_manager.py collections --database nexus")
-def _collections(session: Session) -> None:
-    """List the collections of the database."""
-    operations.collections(session)
-
-
-@_command("stats", "  database_manager.py stats --json")
-def _stats(session: Session) -> None:
-    """Show sizes and index use of every collection."""
-    operations.stats(session)
+_command("databases", "  database_manager.py databases --json")(operations.databases)
+_command("collections", "  database_manager.py collections --database nexus")(operations.collections)
+_command("stats", "  database_manager.py stats --json")(operations.stats)
 
 
 @_command(

@@ -115,8 +115,7 @@ def find_meant(rows: Rows, criteria: Criteria, now: datetime) -> Meant:
 
 def _samples(rows: Rows, query: dict[str, Any]) -> Iterator[Sample]:
     for document in rows.find(query).limit(_SAMPLE):
-        shown = (_shown(document.get(name)) for name in ("id", "role", "timestamp"))
-        row_id, role, timestamp = shown
+        row_id, role, timestamp = (_shown(document.get(name)) for name in ("id", "role", "timestamp"))
         yield Sample(
             _shown(document.get("_id")) if row_id is None else row_id, role, timestamp, len(bson.encode(document))
         )

@@ -6,6 +6,7 @@ Ctrl-D and the end of the input leave it.
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from pymongo.errors import PyMongoError
@@ -27,9 +28,9 @@ class Menu:
         self._session = session
         self._terminal = session.terminal
         self._items: tuple[tuple[str, Callable[[], None]], ...] = (
-            ("List databases", self._databases),
-            ("List collections", self._collections),
-            ("Show database statistics", self._stats),
+            ("List databases", partial(operations.databases, session)),
+            ("List collections", partial(operations.collections, session)),
+            ("Show database statistics", partial(operations.stats, session)),
             ("Select database", self._select),
             ("Cleanup collection", self._cleanup),
             ("Export collection", self._export),
@@ -106,15 +107,6 @@ class Menu:
             if answer.isascii() and answer.isdecimal() and int(answer) <= _MAX_DAYS:
                 return int(answer)
             self._terminal.remark(f"Please answer with a whole number from 0 to {_MAX_DAYS}, or nothing")
-
-    def _databases(self) -> None:
-        operations.databases(self._session)
-
-    def _collections(self) -> None:
-        operations.collections(self._session)
-
-    def _stats(self) -> None:
-        operations.stats(self._session)
 
     def _select(self) -> None:
         name = self._terminal.ask("Database (empty for no change):")

@@ -93,19 +93,19 @@ class ConfigReport:
 
 
 def databases(session: Session) -> None:
-    """List databases with their sizes."""
+    """List the databases of the server."""
     found = server.databases(session.client, session.database)
     session.terminal.show(found, *terminal.databases(found))
 
 
 def collections(session: Session) -> None:
-    """List the collections of the selected database."""
+    """List the collections of the database."""
     found = server.collections(session.store)
     session.terminal.show(found, *terminal.collections(session.database, found))
 
 
 def stats(session: Session) -> None:
-    """Show sizes and index use of the selected database."""
+    """Show sizes and index use of every collection."""
     found = server.statistics(session.store)
     session.terminal.show(found, *terminal.statistics(found))
 

@@ -87,23 +87,22 @@ def make_plan(template: Mapping[str, Any], stored: Mapping[str, Any], reset: Seq
     extra = [path for path, _ in _leaves({name: stored[name] for name in STORED_SECTIONS if name in stored})]
     extra = [path for path in extra if path not in wanted and not _covers(path, wanted)]
     _check_reset(reset, [_dotted(path) for path in extra])
-    entries = [_entry(path, value, _lookup(stored, path), reset) for path, value in wanted.items()]
-    entries += [_extra_entry(path, stored, reset) for path in extra]
-    others = [name for name in stored if name not in (*STORED_SECTIONS, *_OWN_KEYS)]
-    entries += [Entry(name, None, "unknown") for name in others]
+    by_path = {path: _entry(path, value, _lookup(stored, path), reset) for path, value in wanted.items()}
+    by_path |= {path: _extra_entry(path, stored, reset) for path in extra}
+    others = [Entry(name, None, "unknown") for name in stored if name not in (*STORED_SECTIONS, *_OWN_KEYS)]
 
     result: dict[str, Any] = {name: stored[name] for name in STORED_SECTIONS if stored.get(name) is not None}
-    written = [path for path in wanted if _state(entries, path) in {"added", "reset"}]
+    written = [path for path in wanted if by_path[path].state in {"added", "reset"}]
     for path in written:
         result = _with(result, path, wanted[path])
-    taken = [path for path in extra if _state(entries, path) == "removed"]
+    taken = [path for path in extra if by_path[path].state == "removed"]
     for path in taken:
         result = _without(result, path)
     changed = {_dotted(point): point for point in (_point(stored, path) for path in written)}
     changes = {key: _lookup(result, point) for key, point in changed.items()}
     removed = {_dotted(point): point for point in (_emptied(result, path) for path in taken)}
     unchanged = {key: _same(_lookup(stored, point)) for key, point in (changed | removed).items()}
-    return Plan(tuple(entries), _without_unknown(result), changes, tuple(removed), unchanged)
+    return Plan((*by_path.values(), *others), _without_unknown(result), changes, tuple(removed), unchanged)
 
 
 def _check_reset(reset: Iterable[str], stored: Sequence[str]) -> None:
@@ -131,10 +130,6 @@ def _extra_entry(path: tuple[str, ...], stored: Mapping[str, Any], reset: Iterab
     if any(_begins(key, name) for name in reset):
         state = "removed"
     return Entry(key, _lookup(stored, path) if known else None, state)
-
-
-def _state(entries: Iterable[Entry], path: tuple[str, ...]) -> State | None:
-    return next((entry.state for entry in entries if entry.key == _dotted(path)), None)
 
 
 def _covers(path: tuple[str, ...], wanted: Iterable[tuple[str, ...]]) -> bool:
