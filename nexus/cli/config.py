@@ -4,18 +4,9 @@ from typing import Any
 
 import typer
 
-from nexus.cli.terminal import (
-    Columns,
-    Config,
-    Json,
-    command_settings,
-    print_result,
-    printable,
-    run_on_bus,
-    run_on_store,
-    say_who_heard,
-    table,
-)
+from nexus.cli.options import Config, Json, command_settings
+from nexus.cli.servers import run, run_on_store, say_who_heard
+from nexus.cli.terminal import Columns, print_result, printable, table
 from nexus.client import CHECK_SERVICE
 from nexus.config import signing_of
 from nexus.config.sources import Origin, origins, text_of
@@ -66,7 +57,7 @@ def reload_settings(config: Config = None) -> None:
         async with open_bus(settings) as transport:
             return await transport.bus.publish(Topics.CONFIG_CHANGED, payload)
 
-    heard = run_on_bus(Topics.CONFIG_CHANGED, send)
+    heard = run(send, key=Topics.CONFIG_CHANGED)
     if not heard:
         raise NobodyListeningError(f"nobody listens to {Topics.CONFIG_CHANGED}: {CHECK_SERVICE}")
     say_who_heard(heard, settings, "every service that runs reads it there; streams do not tell how many those are")

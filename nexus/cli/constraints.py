@@ -1,28 +1,15 @@
 """`nexus constraints`: the rules that hold for answers to an owner: show, set and take back (contract §10, §15)."""
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Final, TypeVar
 
 import typer
 
 from nexus.adapters.tokenizer import open_tokenizer
-from nexus.cli.terminal import (
-    Columns,
-    Config,
-    Json,
-    Owner,
-    Session,
-    confirm,
-    counted,
-    is_utf8,
-    print_result,
-    printable,
-    run_on_store,
-    session_settings,
-    table,
-)
+from nexus.cli.options import Config, Json, Owner, Session, Yes, is_utf8, require_utf8, session_settings
+from nexus.cli.servers import run_on_store
+from nexus.cli.terminal import Columns, confirm, counted, print_result, printable, table
 from nexus.config import Settings
 from nexus.core.errors import NexusError
 from nexus.core.models import MAX_ID_CHARS
@@ -60,7 +47,7 @@ _Run = Annotated[str, typer.Option(help="The run, of those that hold for one run
     epilog="Examples:\n\nnexus constraints list --owner ada\n\n"
     "nexus constraints list --owner ada --session s1 --all --json",
 )
-def list_command(  # noqa: PLR0917  # typer makes options of them
+def list_command(
     owner: Owner,
     session: Annotated[
         str | None,
@@ -99,7 +86,7 @@ def list_command(  # noqa: PLR0917  # typer makes options of them
     epilog='Examples:\n\nnexus constraints add --owner ada "Answer in French."\n\n'
     'nexus constraints add --owner ada --scope owner --kind must_not "Name no prices."'
 )
-def add(  # noqa: PLR0917  # typer makes options of them
+def add(
     owner: Owner,
     text: Annotated[str, typer.Argument(help="The rule, word for word.")],
     session: Session = "default",
@@ -114,18 +101,15 @@ def add(  # noqa: PLR0917  # typer makes options of them
     Exit 1 when there are too many, or what there is takes too much room.
     """
     settings = session_settings(config, owner, session)
-    if not is_utf8(text):
-        raise NexusError("TEXT: UTF-8 text is needed")
+    require_utf8("TEXT", text)
     target = _target(owner, session, run)
     if scope == "run" and not run:
         raise NexusError("--scope run: --run is needed")
     given = {"text": text, "kind": kind, "scope": scope}
-
-    async def pin(constraints: Constraints) -> tuple[Constraint, int]:
-        return await constraints.pin(owner, target.session_id, target.run_id, given)
-
     try:
-        constraint, count = _on_constraints(settings, pin)
+        constraint, count = _on_constraints(
+            settings, lambda constraints: constraints.pin(owner, target.session_id, target.run_id, given)
+        )
     except ValueError as error:
         raise NexusError(_NAMED.sub(lambda found: _OPTIONS[found[0]], str(error))) from None
     if as_json:
@@ -137,12 +121,12 @@ def add(  # noqa: PLR0917  # typer makes options of them
 @app.command(
     epilog="Example:\n\nnexus constraints retire --owner ada --session s1 session-5f2b6c0e9d8a7143",
 )
-def retire(  # noqa: PLR0917  # typer makes options of them
+def retire(
     owner: Owner,
     ids: Annotated[list[str], typer.Argument(metavar="ID…", help="As `list` shows them.")],
     session: Session = "default",
     run: _Run = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     config: Config = None,
 ) -> None:
     """Take constraints back, by their ids. Asks first."""
@@ -151,18 +135,11 @@ def retire(  # noqa: PLR0917  # typer makes options of them
     try:
         for name in names:
             read_id(name, printable(name))
-        if not yes:
-            confirm(
-                f"Take back {counted(len(names), 'constraint')} of {printable(owner)}?", "--yes does it without asking"
-            )
-        gone = _on_constraints(settings, partial(_retire, target=target, ids=names))
+        confirm(f"Take back {counted(len(names), 'constraint')} of {printable(owner)}?", yes=yes)
+        gone = _on_constraints(settings, lambda constraints: constraints.retire(target, names))
     except ValueError as error:
         raise NexusError(str(error)) from None
     print_result([f"{each.id} is taken back: {printable(each.text)}" for each in gone])
-
-
-async def _retire(constraints: Constraints, target: Target, ids: Sequence[str]) -> list[Constraint]:
-    return await constraints.retire(target, ids)
 
 
 def _target(owner: str, session: str, run: str) -> Target:

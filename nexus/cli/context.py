@@ -14,8 +14,7 @@ import typer
 from pydantic_core import from_json
 from rich.console import Console
 
-from nexus.cli.terminal import (
-    Columns,
+from nexus.cli.options import (
     Config,
     Form,
     Input,
@@ -23,16 +22,20 @@ from nexus.cli.terminal import (
     Layout,
     Owner,
     Session,
+    given_of,
+    require_utf8,
+    run_with,
+    session_settings,
+)
+from nexus.cli.servers import run_on_store
+from nexus.cli.terminal import (
+    Columns,
     counted,
     facts,
     indented,
-    is_utf8,
     print_result,
     printable,
-    run_on_store,
-    run_with,
     session_named,
-    session_settings,
     show_context,
     table,
     timestamp,
@@ -102,7 +105,7 @@ class _Pair:
     "list",
     epilog="Examples:\n\nnexus context list --owner ada --session s1\n\nnexus context list --owner ada --failed --json",
 )
-def list_records(  # noqa: PLR0917  # typer makes options of them
+def list_records(
     owner: Owner,
     session: Annotated[
         str | None,
@@ -136,7 +139,7 @@ def list_records(  # noqa: PLR0917  # typer makes options of them
     epilog="Examples:\n\nnexus context show msg_q2 --owner ada\n\nnexus context show --owner ada --session s1\n\n"
     'nexus context show --owner ada --layout agent --input "And then?" --json'
 )
-def show(  # noqa: PLR0917  # typer makes options of them
+def show(
     context: typer.Context,
     owner: Owner,
     request: Annotated[
@@ -159,7 +162,7 @@ def show(  # noqa: PLR0917  # typer makes options of them
     """
     settings = session_settings(config, owner, session)
     if request is not None:
-        if useless := [word for name, word in _ABOUT_NEXT.items() if _is_given(context, name)]:
+        if useless := given_of(context, _ABOUT_NEXT):
             raise NexusError(f"{', '.join(useless)}: only without REQUEST, for the next context")
         _show_record(run_on_store(settings.database, partial(_read, settings, owner, request)), as_json=as_json)
         return
@@ -301,8 +304,7 @@ async def _records(
 
 async def _read(settings: Settings, owner: str, request: str, store: Store) -> ReadRecord:
     """The record of a request; a NexusError where there is none."""
-    if not is_utf8(request):
-        raise NexusError("REQUEST: UTF-8 text is needed")
+    require_utf8("REQUEST", request)
     reader = RecordReader(store)
     record = await reader.find(owner, request)
     if record is None:
@@ -332,8 +334,7 @@ async def _pair(settings: Settings, owner: str, request: str, other: str | None,
 async def _why(
     settings: Settings, owner: str, message: str, request: str | None, store: Store
 ) -> tuple[ReadRecord, Finding]:
-    if not is_utf8(message):
-        raise NexusError("MESSAGE: UTF-8 text is needed")
+    require_utf8("MESSAGE", message)
     reader = RecordReader(store)
     if request is not None:
         read = await _read(settings, owner, request, store)
@@ -368,11 +369,6 @@ def _kept(settings: Settings) -> str:
     if mode == "off":
         return "these settings record nothing (context.record: off)"
     return f"answers are kept for {counted(days, 'day')} (context.record_days), of requests that were sent to a service"
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _show_record(read: ReadRecord, *, as_json: bool) -> None:
@@ -461,13 +457,6 @@ def _tool_lines(found: Comparison) -> Iterator[str]:
     named = {"only in the second": tools.added, "only in the first": tools.removed, "defined otherwise": tools.changed}
     shown = [f"{what}: {', '.join(names)}" for what, names in named.items() if names]
     yield printable(f"Tools: {'; '.join(shown) or 'the same in another order'}.")
-
-
-def _sources(change: BlockChange) -> str:
-    """How many there are, and how many of them are new, and gone."""
-    block = change.second or change.first
-    count = len(block.sources) if block else 0
-    return f"{count} (+{len(change.added)} -{len(change.removed)})" if change.added or change.removed else str(count)
 
 
 def _both(change: BlockChange, name: str) -> str | None:

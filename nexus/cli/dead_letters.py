@@ -16,22 +16,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from nexus.cli.terminal import (
-    Columns,
-    Config,
-    Json,
-    Yes,
-    command_settings,
-    confirm,
-    counted,
-    facts,
-    print_result,
-    printable,
-    progress,
-    run_on_bus,
-    table,
-    timestamp,
-)
+from nexus.cli.options import Config, Json, Yes, command_settings
+from nexus.cli.servers import run
+from nexus.cli.terminal import Columns, confirm, counted, facts, print_result, printable, progress, table, timestamp
 from nexus.config import Settings, signing_of
 from nexus.connections import counts_subscribers, open_bus, open_dead_letters
 from nexus.core.errors import NexusError
@@ -57,7 +44,7 @@ _AGE: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[smhd])")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _COLUMNS: Final[Columns] = {
     "ID": "letter_id",
-    "TIME (UTC)": lambda letter: timestamp(letter.at),
+    "TIME (UTC)": "at",
     "TOPIC": "topic",
     "DELIVERIES": "deliveries",
     "SIZE": "size",
@@ -130,7 +117,7 @@ def show(
     epilog="Examples:\n\nnexus dead-letters replay 1795300670881-0\n\n"
     "nexus dead-letters replay --all --topic llm.results --dry-run"
 )
-def replay(  # noqa: PLR0917  # typer makes options of them
+def replay(
     ids: Ids = None,
     everything: Everything = False,
     topic: Topic = "",
@@ -148,8 +135,8 @@ def replay(  # noqa: PLR0917  # typer makes options of them
     settings = _settings(config)
     wanted = _run(settings, partial(_all_ids, chosen=choice(ids or (), everything=everything, topic=topic)))
     _warn_of_signatures(settings, wanted)
-    if everything and wanted and not (yes or dry_run):
-        confirm(f"Send again {counted(len(wanted), 'dead letter')}?", _INSTEAD)
+    if everything and wanted and not dry_run:
+        confirm(f"Send again {counted(len(wanted), 'dead letter')}?", yes=yes, otherwise=_INSTEAD)
 
     async def work(report: Callable[[str, Outcome], None]) -> None:
         async with open_dead_letters(settings.bus) as letters, open_bus(settings.bus) as transport:
@@ -166,7 +153,7 @@ def replay(  # noqa: PLR0917  # typer makes options of them
 @app.command(
     epilog="Examples:\n\nnexus dead-letters drop 1795300670881-0\n\nnexus dead-letters drop --all --older-than 7d --yes"
 )
-def drop(  # noqa: PLR0917  # typer makes options of them
+def drop(
     ids: Ids = None,
     everything: Everything = False,
     topic: Topic = "",
@@ -179,8 +166,8 @@ def drop(  # noqa: PLR0917  # typer makes options of them
     settings = _settings(config)
     chosen = choice(ids or (), everything=everything, topic=topic, older_than=older_than)
     wanted = _run(settings, partial(_all_ids, chosen=chosen))
-    if everything and wanted and not (yes or dry_run):
-        confirm(f"Drop {counted(len(wanted), 'dead letter')}?", _INSTEAD)
+    if everything and wanted and not dry_run:
+        confirm(f"Drop {counted(len(wanted), 'dead letter')}?", yes=yes, otherwise=_INSTEAD)
 
     async def work(report: Callable[[str, Outcome], None]) -> None:
         async with open_dead_letters(settings.bus) as letters:
@@ -224,7 +211,7 @@ def carry_out(
                     typer.echo(f"{letter_id}: {outcome.text}")
 
             if wanted:
-                run_on_bus("nexus:dead-letters", partial(work, report))
+                run(partial(work, report), key="nexus:dead-letters")
     finally:
         for outcome, count in outcomes.items() if len(wanted) > 1 else ():
             typer.echo(f"{counted(count, 'dead letter')} {outcome.text}")
@@ -246,7 +233,7 @@ def _run(settings: Settings, work: Callable[[DeadLetters], Awaitable[_Result]]) 
         async with open_dead_letters(settings.bus) as letters:
             return await work(letters)
 
-    return run_on_bus("nexus:dead-letters", on_letters)
+    return run(on_letters, key="nexus:dead-letters")
 
 
 def _checked_id(letter_id: str) -> str:

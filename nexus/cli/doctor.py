@@ -9,15 +9,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from nexus.cli.terminal import (
-    SEE_MONGODB,
-    Config,
-    ask_service,
-    bus_advice,
-    command_settings,
-    counted,
-    printable,
-)
+from nexus.cli.options import Config, command_settings
+from nexus.cli.servers import SEE_MONGODB, ask_service, bus_advice
+from nexus.cli.terminal import counted, printable
 from nexus.config import STORED_SECTIONS, LlmSettings, RecallSettings, Settings
 from nexus.config.loading import exposed_secrets, with_stored
 from nexus.connections import Transport, open_bus, open_embedder, open_model, open_store, try_claim

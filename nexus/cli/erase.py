@@ -6,32 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
 
-import anyio
 import typer
 
-from nexus.cli.terminal import (
-    Columns,
-    Config,
-    Json,
-    Yes,
-    bus_advice,
-    command_settings,
-    confirm,
-    counted,
-    is_utf8,
-    print_result,
-    printable,
-    progress,
-    session_settings,
-    store_error,
-    table,
-    timestamp,
-)
+from nexus.cli.options import Config, Json, Yes, command_settings, is_utf8, session_settings
+from nexus.cli.servers import run
+from nexus.cli.terminal import Columns, confirm, counted, print_result, printable, progress, table, timestamp
 from nexus.config import Settings
 from nexus.connections import open_bus, open_store
-from nexus.core.concurrency import ungrouped
 from nexus.core.erasure import Erasure
-from nexus.core.errors import BusUnavailableError, NexusError, StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import NexusError
 from nexus.core.models import DEFAULT_SESSION
 from nexus.services.erasure import KINDS, STAYS, Erased, Eraser, read_before
 from nexus.wiring import create_eraser
@@ -58,7 +41,7 @@ _DONE: Final[Columns] = {"FOUND": "found", "REMOVED": "removed", "LEFT": "left",
     epilog="Examples:\n\nnexus erase --owner ada --dry-run\n\nnexus erase --owner ada --session s1 --before 2026-05-01"
     '\n\nnexus erase --owner ada --yes --verify "12 Rose Lane"\n\nnexus erase --verify "12 Rose Lane"'
 )
-def erase(  # noqa: PLR0917  # typer makes options of them
+def erase(
     owner: Annotated[str | None, typer.Option(help="Whose: the owner_key.", show_default=False)] = None,
     session: Annotated[str | None, typer.Option(help="Only this session.", show_default=False)] = None,
     before: Annotated[
@@ -124,8 +107,7 @@ def _erase(settings: Settings, erasure: Erasure, *, dry_run: bool, yes: bool, as
         _say_stays(found)
     if dry_run:
         return {**named, "found": found}
-    if not yes:
-        confirm(f"Erase all of that of {_whose(erasure)}, for good?", "--yes does it without asking")
+    confirm(f"Erase all of that of {_whose(erasure)}, for good?", yes=yes)
     with progress("Erasing", None) as advance:
         done = _run(settings, lambda eraser: eraser.erase(erasure, lambda _, count: advance(count)))
     left = _run(settings, lambda eraser: eraser.preview(erasure))
@@ -191,10 +173,4 @@ def _run(settings: Settings, work: Callable[[Eraser], Awaitable[_Result]]) -> _R
                 transport = await stack.enter_async_context(open_bus(settings.bus))
             return await work(create_eraser(settings, store, transport))
 
-    try:
-        with ungrouped():
-            return anyio.run(on_both)
-    except (StoreUnavailableError, StoreRejectedError) as error:
-        raise store_error(error) from error
-    except BusUnavailableError as error:
-        raise BusUnavailableError(f"Redis does not do what was asked ({error}): {bus_advice(error)}") from error
+    return run(on_both)

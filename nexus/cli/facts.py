@@ -1,28 +1,17 @@
 """`nexus facts`: what is known of a person: show it with its history, add to it, take it back (contract §10, §15)."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Final
 
 import typer
 
-from nexus.cli.terminal import (
-    Columns,
-    Config,
-    Json,
-    Owner,
-    Yes,
-    confirm,
-    is_utf8,
-    print_result,
-    printable,
-    run_on_store,
-    session_settings,
-    table,
-)
+from nexus.cli.options import Config, Json, Owner, Yes, is_utf8, session_settings
+from nexus.cli.servers import run_on_store
+from nexus.cli.terminal import Columns, confirm, print_result, printable, table
+from nexus.config import Settings
 from nexus.core.errors import NexusError
 from nexus.core.models import new_message_id, parse_moment, utc_now
 from nexus.core.person import Fact
-from nexus.core.ports import Store
 from nexus.services.history.tombstones import Tombstones
 from nexus.services.person.facts import Facts
 from nexus.services.person.statements import Origin, read_evidence
@@ -64,11 +53,8 @@ def list_command(
     SUPPORT is the number of sessions in which it was said. What a terminal might obey is shown escaped.
     """
     settings = session_settings(config, owner, "default")
-
-    async def read(store: Store) -> list[Fact]:
-        return await Facts(store.facts, Tombstones(store)).facts(owner)
-
-    found = [each for each in run_on_store(settings.database, read) if history or each.holds]
+    known = _on_facts(settings, lambda facts: facts.facts(owner))
+    found = [each for each in known if history or each.holds]
     if as_json:
         _print(owner, found, as_json=True)
         return
@@ -80,7 +66,7 @@ def list_command(
     epilog="Examples:\n\nnexus facts add --owner ada home Porto --sub-topic city\n\n"
     "nexus facts add --owner ada tea green --since 2024-05-01 --evidence msg_1"
 )
-def add(  # noqa: PLR0917  # typer makes options of them
+def add(
     owner: Owner,
     topic: _Topic,
     value: Annotated[str, typer.Argument(help="What holds, such as Porto.")],
@@ -107,16 +93,10 @@ def add(  # noqa: PLR0917  # typer makes options of them
         ids = read_evidence(evidence or [], "evidence")
     except ValueError as error:
         raise _of_options(error) from None
-
-    async def say(store: Store) -> list[Fact]:
-        return await Facts(store.facts, Tombstones(store)).say(
-            _operator(owner), topic, value, sub_topic, evidence=ids, valid_from=said_at
-        )
-
-    try:
-        found = run_on_store(settings.database, say)
-    except ValueError as error:
-        raise _of_options(error) from None
+    found = _on_facts(
+        settings,
+        lambda facts: facts.say(_operator(owner), topic, value, sub_topic, evidence=ids, valid_from=said_at),
+    )
     _print(owner, found, as_json=as_json)
 
 
@@ -124,7 +104,7 @@ def add(  # noqa: PLR0917  # typer makes options of them
     epilog="Examples:\n\nnexus facts retire --owner ada home --sub-topic city\n\n"
     "nexus facts retire --owner ada home --sub-topic city --value Lisbon --yes"
 )
-def retire(  # noqa: PLR0917  # typer makes options of them
+def retire(
     owner: Owner,
     topic: _Topic,
     sub_topic: _SubTopic = "",
@@ -140,23 +120,18 @@ def retire(  # noqa: PLR0917  # typer makes options of them
     settings = session_settings(config, owner, "default")
     _check_words(owner, topic, sub_topic, value)
     what = _named(topic, sub_topic) + (f": {value}" if value else "")
-
-    async def known(store: Store) -> list[Fact]:
-        return await Facts(store.facts, Tombstones(store)).taken_back_by(owner, topic, sub_topic, value)
-
-    if not run_on_store(settings.database, known):
+    if not _on_facts(settings, lambda facts: facts.taken_back_by(owner, topic, sub_topic, value)):
         raise NexusError(f"nothing of {printable(what)} is known of {printable(owner)}; nexus facts list shows what is")
-    if not yes:
-        confirm(f"Take back {printable(what)} of {printable(owner)}?", "--yes does it without asking")
+    confirm(f"Take back {printable(what)} of {printable(owner)}?", yes=yes)
+    found = _on_facts(settings, lambda facts: facts.say(_operator(owner), topic, value, sub_topic, retires=True))
+    _print(owner, found, as_json=as_json)
 
-    async def say(store: Store) -> list[Fact]:
-        return await Facts(store.facts, Tombstones(store)).say(_operator(owner), topic, value, sub_topic, retires=True)
 
+def _on_facts(settings: Settings, work: Callable[[Facts], Awaitable[list[Fact]]]) -> list[Fact]:
     try:
-        found = run_on_store(settings.database, say)
+        return run_on_store(settings.database, lambda store: work(Facts(store.facts, Tombstones(store))))
     except ValueError as error:
         raise _of_options(error) from None
-    _print(owner, found, as_json=as_json)
 
 
 def _operator(owner: str) -> Origin:

@@ -11,7 +11,8 @@ import anyio
 import typer
 from starlette.applications import Starlette
 
-from nexus.cli.terminal import Config, bus_advice, service_client, session_settings, store_error
+from nexus.cli.options import Config, session_settings
+from nexus.cli.servers import bus_advice, service_client, store_error
 from nexus.config import Settings
 from nexus.connections import open_store
 from nexus.core.concurrency import ungrouped
@@ -35,7 +36,7 @@ _NO_TOKENS: Final = (
 @app.command(
     epilog="Examples:\n\nnexus mcp --owner ada --session s1\n\nnexus mcp --http --port 8765\n\nSee docs/mcp.md."
 )
-def command(  # noqa: PLR0917  # typer makes options of them
+def command(
     owner: Annotated[
         str | None,
         typer.Option(help="Whose memory: the owner_key. With --http the token says it.", show_default=False),

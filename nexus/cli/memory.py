@@ -7,22 +7,16 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import BaseModel
 
+from nexus.cli.options import Config, Json, Owner, Session, session_settings
+from nexus.cli.servers import newest, require_session, run_on_store
 from nexus.cli.terminal import (
     Columns,
-    Config,
-    Json,
-    Owner,
-    Session,
     counted,
     facts,
     indented,
-    newest,
     print_result,
     printable,
-    require_session,
-    run_on_store,
     session_named,
-    session_settings,
     table,
     text_lines,
     timestamp,
@@ -84,7 +78,7 @@ _COMPACTIONS: Final[Columns] = {
     epilog="Examples:\n\nnexus memory show --owner ada --session s1\n\n"
     "nexus memory show --owner ada --session s1 flights --revision 2"
 )
-def show(  # noqa: PLR0917  # typer makes options of them
+def show(
     owner: Owner,
     name: Annotated[
         str, typer.Argument(metavar="[NAME]", help="A detail, which is shown whole.", show_default=False)

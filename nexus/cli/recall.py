@@ -10,23 +10,9 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
-from nexus.cli.terminal import (
-    Columns,
-    Config,
-    Json,
-    ask_service,
-    counted,
-    facts,
-    is_utf8,
-    print_result,
-    printable,
-    progress,
-    require_session,
-    run_on_store,
-    session_settings,
-    table,
-    timestamp,
-)
+from nexus.cli.options import Config, Json, require_utf8, session_settings
+from nexus.cli.servers import ask_service, require_session, run_on_store
+from nexus.cli.terminal import Columns, counted, facts, print_result, printable, progress, table, timestamp
 from nexus.config import RecallSettings, Settings
 from nexus.connections import open_bus, open_embedder
 from nexus.core.errors import NexusError, reason_of
@@ -145,7 +131,7 @@ def index(
     epilog="Examples:\n\nnexus recall search 'When did we speak of statins?' --owner ada\n\n"
     "nexus recall search 他汀 --owner ada --session s1 --explain"
 )
-def search(  # noqa: PLR0917  # typer makes options of them
+def search(
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="What is looked for.")],
     owner: _Owner,
     session: Annotated[str | None, typer.Option(help="This session only.", show_default=False)] = None,
@@ -159,8 +145,7 @@ def search(  # noqa: PLR0917  # typer makes options of them
     What a terminal might obey in them is shown escaped.
     """
     settings = session_settings(config, owner, DEFAULT_SESSION if session is None else session)
-    if not is_utf8(question):
-        raise NexusError("QUESTION: UTF-8 text is needed")
+    require_utf8("QUESTION", question)
     if not question.strip() or len(question) > _LONGEST_QUESTION:
         raise NexusError(f"QUESTION: a text of 1 to {_LONGEST_QUESTION} characters is needed")
     found, unfound = run_on_store(settings.database, partial(_search, settings, owner, session, question, limit))
@@ -249,7 +234,7 @@ async def _generation(settings: RecallSettings) -> str:
         return embedder.generation if embedder else ""
 
 
-async def _search(  # noqa: PLR0917  # bound by position
+async def _search(
     settings: Settings, owner: str, session: str | None, question: str, limit: int, store: Store
 ) -> tuple[Found, IndexStatus | None]:
     """What is found; where that is nothing, the states of the messages, of which there are some."""

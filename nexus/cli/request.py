@@ -8,17 +8,9 @@ import anyio
 import typer
 from rich.console import Console
 
-from nexus.cli.terminal import (
-    Config,
-    Form,
-    Input,
-    Layout,
-    bus_advice,
-    command_settings,
-    run_with,
-    service_client,
-    show_context,
-)
+from nexus.cli.options import Config, Form, Input, Layout, command_settings, run_with
+from nexus.cli.servers import bus_advice, service_client
+from nexus.cli.terminal import show_context
 from nexus.client import AnswerError
 from nexus.config import Settings
 from nexus.core.errors import BusUnavailableError, NexusError
@@ -31,7 +23,7 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command()
-def command(  # noqa: PLR0917  # typer makes options of them
+def command(
     owner: Annotated[str, typer.Option(help="Whose context: the owner_key.")],
     text: Input,
     session: Annotated[str, typer.Option(help="The session that the run belongs to.")] = "default",

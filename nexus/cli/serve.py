@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from nexus import __version__
 from nexus.bootstrap import open_nexus
-from nexus.cli.terminal import Config
+from nexus.cli.options import Config
 from nexus.config import Settings
 from nexus.config.loading import exposed_secrets, load_settings
 from nexus.core.concurrency import ungrouped

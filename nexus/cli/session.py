@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from functools import partial
@@ -19,19 +19,9 @@ from typing import IO, Annotated, Final
 
 import typer
 
-from nexus.cli.terminal import (
-    Config,
-    Owner,
-    Session,
-    confirm,
-    counted,
-    printable,
-    progress,
-    require_session,
-    run_on_store,
-    session_named,
-    session_settings,
-)
+from nexus.cli.options import Config, Owner, Session, session_settings
+from nexus.cli.servers import require_session, run_on_store
+from nexus.cli.terminal import confirm, counted, printable, progress, session_named
 from nexus.core.errors import NexusError, StoreUnavailableError
 from nexus.core.models import DEFAULT_SESSION, Row, utc_now
 from nexus.core.ports.store import TransferableStore
@@ -86,7 +76,7 @@ def export_command(
     left out.
     """
     settings = session_settings(config, owner, session)
-    target = _checked_target(path, asks=not yes)
+    target = _checked_target(path, yes=yes)
     where = session_named(owner, session)
 
     async def write(store: TransferableStore) -> tuple[files.Header, list[int]]:
@@ -113,7 +103,7 @@ def export_command(
     "nexus session import --owner bob --session copy session-s1/ --dry-run\n\n"
     "nexus session import --from openai chat.json --owner ada --session chat",
 )
-def import_command(  # noqa: PLR0917  # one for each option
+def import_command(
     path: Annotated[str, typer.Argument(metavar="FOLDER|FILE", help="What `export` wrote, or a transcript.")],
     owner: Annotated[str | None, typer.Option(help="Another owner than the export's.", show_default=False)] = None,
     session: Annotated[str | None, typer.Option(help="Another session than the export's.", show_default=False)] = None,
@@ -155,15 +145,8 @@ def import_command(  # noqa: PLR0917  # one for each option
                 await _write(plan, present, written)
             return plan, present
 
-    broken_off = f"into {where} were written; repeat the import to go on with it"
-    try:
+    with _told_when_broken_off(where, lambda: _amount(written) if written else ""):
         plan, present = run_on_store(settings.database, work)
-    except NexusError as error:
-        raise NexusError(printable(f"{error}; {_amount(written)} {broken_off}" if written else str(error))) from error
-    except KeyboardInterrupt:
-        if written:
-            typer.echo(f"nexus: {_amount(written)} {broken_off}", err=True)
-        raise
     verb = "would be imported" if dry_run else "imported"
     missing = {file: len(given) - len(present[file]) for file, given in plan.given.items()}
     count = sum(map(len, present.values()))
@@ -182,16 +165,10 @@ def _import_transcript(
         (message.place, with_condensed(message.row, settings.condense_above)) for message in messages if message.row
     ]
     counts, where = Counter[str](), session_named(owner, session)
-    broken_off = f"into {where} were written; repeat the import to go on with it"
-    try:
+    with _told_when_broken_off(
+        where, lambda: counted(counts["new"], "message") if counts["new"] and not dry_run else ""
+    ):
         run_on_store(settings.database, partial(_look_up if dry_run else _write_rows, rows, counts))
-    except NexusError as error:
-        written = f"; {counted(counts['new'], 'message')} {broken_off}" if counts["new"] else ""
-        raise NexusError(f"{error}{written}") from error
-    except KeyboardInterrupt:
-        if counts["new"]:
-            typer.echo(f"nexus: {counted(counts['new'], 'message')} {broken_off}", err=True)
-        raise
     repaired, left_out = sum(len(each.repaired) for each in messages), sum(len(each.left_out) for each in messages)
     verb = "would be stored" if dry_run else "stored"
     typer.echo(
@@ -262,6 +239,24 @@ def _file_content(path: str) -> bytes:
     if len(content) > _LONGEST_FILE:
         raise ValueError(f"more than {_LONGEST_FILE} bytes")
     return content
+
+
+@contextmanager
+def _told_when_broken_off(where: str, written: Callable[[], str]) -> Iterator[None]:
+    """Where an import ends early, say how much is `written`, `""` for nothing, and how to go on."""
+
+    def so_far() -> str:
+        amount = written()
+        return f"{amount} into {where} were written; repeat the import to go on with it" if amount else ""
+
+    try:
+        yield
+    except NexusError as error:
+        raise NexusError(printable("; ".join(filter(None, (str(error), so_far()))))) from error
+    except KeyboardInterrupt:
+        if said := so_far():
+            typer.echo(f"nexus: {said}", err=True)
+        raise
 
 
 async def _write(plan: Plan, present: Present, written: Counter[str]) -> None:
@@ -407,8 +402,8 @@ def _replace(target: Path, part: Path) -> None:
             old.rename(target)
 
 
-def _checked_target(path: str, *, asks: bool) -> Path:
-    """The folder that an export may be written to, if it `asks` after a yes where an export is there already."""
+def _checked_target(path: str, *, yes: bool) -> Path:
+    """The folder that an export may be written to, where an export is there already after a yes."""
     target, name = Path(path).resolve(), printable(path)
     try:
         there = {entry.name for entry in target.iterdir()} if target.exists() else set[str]()
@@ -420,8 +415,8 @@ def _checked_target(path: str, *, asks: bool) -> Path:
     if others := there - files.TOP:
         other = printable(min(others))
         raise NexusError(f"{name}: there is something else in it, {other}; an export has a folder to itself")
-    if asks and there:
-        confirm(f"{name} exists. Overwrite it?", "--yes does it without asking")
+    if there:
+        confirm(f"{name} exists. Overwrite it?", yes=yes)
     return target
 
 

@@ -4,18 +4,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from nexus.cli.terminal import (
-    Columns,
-    Config,
-    Json,
-    Owner,
-    counted,
-    print_result,
-    printable,
-    run_on_store,
-    session_settings,
-    table,
-)
+from nexus.cli.options import Config, Json, Owner, session_settings
+from nexus.cli.servers import run_on_store
+from nexus.cli.terminal import Columns, counted, print_result, printable, table
 from nexus.core.ports import SessionSummary
 from nexus.core.ports.store import MOST_COUNTED
 

@@ -14,22 +14,9 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic_core import PydanticSerializationError
 
-from nexus.cli.terminal import (
-    Config,
-    Owner,
-    Session,
-    Yes,
-    confirm,
-    print_result,
-    printable,
-    require_session,
-    run_on_bus,
-    run_on_store,
-    say_who_heard,
-    session_named,
-    session_settings,
-    text_lines,
-)
+from nexus.cli.options import Config, Owner, Session, Yes, session_settings
+from nexus.cli.servers import require_session, run, run_on_store, say_who_heard
+from nexus.cli.terminal import confirm, print_result, printable, session_named, text_lines
 from nexus.client import ContextClient, owner_message
 from nexus.config import BusSettings, signing_of
 from nexus.connections import open_bus
@@ -113,9 +100,7 @@ def clear(
         _check(content, settings, owner, session)
     except ValueError as error:
         raise NexusError(re.sub(r"content\.parts\[\d+\]", "--part", str(error))) from None
-    if not yes:
-        wanted = ", ".join(parts) or "the whole state"
-        confirm(f"Clear {wanted} of {session_named(owner, session)}?", "--yes does it without asking")
+    confirm(f"Clear {', '.join(parts) or 'the whole state'} of {session_named(owner, session)}?", yes=yes)
     _publish(content, settings, owner, session)
 
 
@@ -167,7 +152,7 @@ def _publish(content: Mapping[str, Any], settings: BusSettings, owner: str, sess
             client = ContextClient(transport.bus, signing=signing_of(settings.signing))
             return await client.send_state(owner, content, session_id=session)
 
-    say_who_heard(run_on_bus("session.state", send), settings, "it is on the stream until a service has stored it")
+    say_who_heard(run(send, key="session.state"), settings, "it is on the stream until a service has stored it")
 
 
 def _check(content: Mapping[str, Any], settings: BusSettings, owner: str, session: str) -> None:

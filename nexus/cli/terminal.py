@@ -1,4 +1,4 @@
-"""Shared by the commands: options, questions, progress, printing, and errors of the servers with advice.
+"""What commands print, and what they ask a person.
 
 - Much of what is printed was written by users and models: only printable characters of it reach a terminal.
 - No answer to a question is a no, also where there is no terminal to ask on.
@@ -9,64 +9,30 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from operator import attrgetter
-from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
-import anyio
 import typer
-from pydantic import ValidationError
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import Progress
 from rich.text import Text
 
-from nexus.client import AnswerError, ContextClient
-from nexus.config import BusSettings, DatabaseSettings, Settings, signing_of
-from nexus.config.loading import load_settings
-from nexus.connections import counts_subscribers, open_client, open_store
-from nexus.core.concurrency import ungrouped
 from nexus.core.errors import (
-    BusRefusedError,
-    BusUnavailableError,
-    ErrorCode,
     NexusError,
-    StoreRejectedError,
-    StoreUnavailableError,
 )
-from nexus.core.models import DOCTOR, Message, Role, Run, new_run_id
-from nexus.core.ports import Bus, Row, Store
-from nexus.core.ports.store import TransferableStore
-from nexus.core.wire import explain
-from nexus.core.working_memory import WHOLE
-from nexus.log import configure_logging
-from nexus.services.history.rows import read_owner_key, read_session_id
-from nexus.services.person.constraint_changes import place_of
 from nexus.services.records.explain import Explained, ShownBlock
 from nexus.services.text.escape import PINNED_TAGS
 
-_Result = TypeVar("_Result")
 # By its heading, the attribute that a column of a table shows, or a function of the item.
 Columns: TypeAlias = Mapping[str, str | Callable[[Any], object]]
 
-Config = Annotated[
-    Path | None, typer.Option(help="Settings file. Default: what NEXUS_CONFIG names.", show_default=False)
-]
-Owner = Annotated[str, typer.Option(help="The owner_key of the person.")]
-Session = Annotated[str, typer.Option(help="The session.")]
-Input = Annotated[str, typer.Option("--input", help="What the person says.")]
-Layout = Annotated[str | None, typer.Option(help="The layout; the service's default when not given.")]
-Form = Annotated[str | None, typer.Option("--format", help="The form of the messages: openai, anthropic or gemini.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-
 # Of a message of a context.
 _SHOWN_LINES: Final = 40
-_PAGE: Final = 50
 _BLOCKS: Final[Columns] = {
     "BLOCK": "tag",
     "BYTES": "bytes",
@@ -82,93 +48,6 @@ _MARGIN: Final = "    "
 _NARROWEST: Final = 20
 # What stays on one line: a word with the spaces before it, or a letter of a script that has no spaces.
 _UNIT: Final = re.compile(r" *(?:[\u2e80-\ud7ff\uf900-\uffef]|[^ \u2e80-\ud7ff\uf900-\uffef]+)")
-_MOST_SESSIONS: Final = 10
-# Who asks whether a service answers, and how long it is waited for.
-_ANSWER_S: Final = 3.0
-SEE_MONGODB: Final = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
-_SEE_REDIS: Final = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
-# By the kind of the error, or by words of Redis's own where the kind says little.
-_BUS_ADVICE: Final = {
-    "AuthenticationError": "correct user and password in bus.url (NEXUS_BUS__URL)",
-    "NoPermissionError": "give this user the rights in docs/operations.md, 'Users and rights', for your prefix",
-    "ReadOnlyError": "name the master in bus.url, or the sentinels that know it: this server is a read-only replica",
-    "OutOfMemoryError": "raise maxmemory of Redis or free memory; a lower bus.answer_ttl_s needs less of it",
-    "MasterNotFoundError": "see that the sentinels run, and the name of their service in bus.url",
-    "BusyLoadingError": "wait: Redis is loading its data",
-    "MovedError": "write redis+cluster:// in bus.url: this server is a node of a cluster",
-    "cluster support disabled": "write redis:// in bus.url: this server is no node of a cluster",
-    "'SENTINEL'": "name sentinels in a redis+sentinel:// URL, or write redis://: this server is no sentinel",
-    "MISCONF": "free disk space where Redis runs, and see its log: it cannot save its data",
-}
-
-
-def command_settings(config: Path | None) -> Settings:
-    """The settings of a short command, which logs errors alone, on standard error."""
-    configure_logging("error", "console")
-    return load_settings(config)
-
-
-def session_settings(config: Path | None, owner: str, session: str) -> Settings:
-    """The settings of a short command about a session; a NexusError where no owner or no session can be called so."""
-    settings = command_settings(config)
-    if not is_utf8(owner + session):
-        raise NexusError("--owner and --session: UTF-8 text is needed")
-    try:
-        read_owner_key(owner, "--owner")
-        read_session_id({"session_id": session})
-    except ValueError as error:
-        raise NexusError(str(error).replace("metadata.session_id", "--session")) from None
-    return settings
-
-
-def is_utf8(text: str) -> bool:
-    """Whether all of a word of the command line was UTF-8."""
-    return not any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def run_with(owner: str, text: str, metadata: Mapping[str, Any]) -> Run:
-    """A run that begins with this input, for the commands that ask for a context; NexusError for what none can be."""
-    run_id = new_run_id()
-    try:
-        "".join((owner, text, *(value for value in metadata.values() if isinstance(value, str)))).encode()
-        human = Message(run_id=run_id, owner_key=owner, role=Role.HUMAN, content=text)
-        return Run(id=run_id, owner_key=owner, history=[human], metadata=metadata)
-    except UnicodeEncodeError:
-        raise NexusError("--owner, --input, --session, --layout and --format: UTF-8 text is needed") from None
-    except ValidationError as error:
-        raise NexusError(explain(error).replace("owner_key", "--owner")) from None
-
-
-async def require_session(store: Store, owner: str, session: str) -> None:
-    """A NexusError that names the owner's sessions where nothing at all is stored of this one."""
-    key, memory = (owner, session), store.memory
-    if (
-        await store.tail_messages(*key, WHOLE, limit=1)
-        or await store.turns.latest_turn(*key)
-        or await store.find_session_state(*key)
-        or await store.constraints.find_constraints(owner, [place_of("session", session, "")])
-        or await memory.latest_overview(*key)
-        or await memory.list_details(*key)
-        or await memory.latest_compaction(*key)
-    ):
-        return
-    found = await store.sessions(owner, limit=_MOST_SESSIONS + 1)
-    names = ", ".join(printable(each.session_id or "-") for each in found[:_MOST_SESSIONS])
-    more = " and more (nexus sessions list)" if len(found) > _MOST_SESSIONS else ""
-    there = f"there are: {names}{more}" if found else f"no other of {printable(owner)} has messages"
-    raise NexusError(f"there is no {session_named(owner, session)}; {there}")
-
-
-async def newest(field: str, limit: int, read: Callable[..., Awaitable[list[Row]]]) -> list[Row]:
-    """Up to `limit` documents, the highest number in `field` first. `read` takes `limit` and `before`."""
-    found, before = list[Row](), None
-    while most := min(_PAGE, limit - len(found)):
-        page = await read(limit=most, before=before)
-        found += page
-        if len(page) < most:
-            break
-        before = page[-1][field]
-    return found
 
 
 def printable(text: str) -> str:
@@ -280,8 +159,10 @@ def print_result(found: object) -> None:
     typer.echo(json.dumps(found, indent=2))
 
 
-def confirm(question: str, otherwise: str) -> None:
-    """Ask; a NexusError, with `otherwise` on how to do without an answer, where that is no or there is none."""
+def confirm(question: str, *, yes: bool, otherwise: str = "--yes does it without asking") -> None:
+    """Ask, unless --`yes` is given; a NexusError, with `otherwise`, where the answer is no or there is none."""
+    if yes:
+        return
     typer.echo(f"{question} [y/N] ", nl=False, err=True)
     # As bytes: an answer that is no text is no yes either.
     answer = sys.stdin.buffer.readline()
@@ -298,84 +179,6 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.advance(task, done)
-
-
-def run_on_store(settings: DatabaseSettings, work: Callable[[TransferableStore], Awaitable[_Result]]) -> _Result:
-    """The result of `work` on the store, whose errors become NexusErrors with what to do about them."""
-
-    async def on_store() -> _Result:
-        async with open_store(settings) as store:
-            return await work(store)
-
-    try:
-        with ungrouped():
-            return anyio.run(on_store)
-    except (StoreUnavailableError, StoreRejectedError) as error:
-        raise store_error(error) from error
-
-
-def store_error(error: StoreUnavailableError | StoreRejectedError) -> NexusError:
-    """A store's error, with what to do about it."""
-    if isinstance(error, StoreRejectedError):
-        return NexusError(f"MongoDB refuses what was asked: {error}")
-    return NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}")
-
-
-def service_client(settings: BusSettings, connect_s: float) -> AbstractAsyncContextManager[ContextClient]:
-    """A client of the service on this bus; a NexusError where that is one process alone."""
-    if settings.mode == "memory":
-        raise NexusError("bus.mode is memory: there is no other process to ask")
-    return open_client(
-        settings.url.get_secret_value(),
-        mode=settings.mode,
-        channel_prefix=settings.channel_prefix,
-        signing=signing_of(settings.signing),
-        connect_s=connect_s,
-        max_payload_bytes=settings.max_payload_bytes,
-    )
-
-
-def run_on_bus(key: str, work: Callable[[], Awaitable[_Result]]) -> _Result:
-    """The result of `work` on that key of Redis (without the prefix). Errors of the bus say what to do about them."""
-    try:
-        with ungrouped():
-            return anyio.run(work)
-    except BusRefusedError as error:
-        advice = f"see what stands under <prefix>{key} (redis-cli TYPE)"
-        raise BusRefusedError(f"Redis does not do what was asked ({error}): {advice}") from error
-    except BusUnavailableError as error:
-        raise BusUnavailableError(f"Redis does not do what was asked ({error}): {bus_advice(error)}") from error
-
-
-async def ask_service(bus: Bus, settings: BusSettings) -> None:
-    """Ask a question that is refused before anything of it is recorded: it shows that a service listens and answers.
-
-    A NexusError or TimeoutError where none does.
-    """
-    run_id = new_run_id()
-    nothing = Message(run_id=run_id, owner_key=DOCTOR, role=Role.HUMAN, content=" ")
-    async with ContextClient(bus, signing=signing_of(settings.signing)).listening() as client:
-        try:
-            await client.build(Run(id=run_id, owner_key=DOCTOR, history=[nothing]), timeout=_ANSWER_S)
-        except AnswerError as error:
-            if error.code is not ErrorCode.EMPTY_INPUT:
-                raise
-
-
-def say_who_heard(subscribers: int, settings: BusSettings, on_stream: str) -> None:
-    """Say how many services heard what was published; on streams, whose readers are not counted, say `on_stream`."""
-    if settings.mode == "streams":
-        typer.echo(f"Sent: {on_stream}.")
-    elif not counts_subscribers(settings):
-        typer.echo("Sent. On a cluster pub/sub cannot tell whether anybody heard it.")
-    else:
-        typer.echo(f"Sent: {counted(subscribers, 'service')} heard it.")
-
-
-def bus_advice(error: Exception) -> str:
-    """The advice for an error of the bus."""
-    words = f"{error} {error.__cause__}"
-    return next((advice for known, advice in _BUS_ADVICE.items() if known in words), _SEE_REDIS)
 
 
 def show_context(console: Console, context: Explained) -> None:

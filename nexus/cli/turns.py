@@ -9,23 +9,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from nexus.cli.options import Config, Json, Owner, Session, require_utf8, session_settings
+from nexus.cli.servers import newest, require_session, run_on_store
 from nexus.cli.terminal import (
     Columns,
-    Config,
-    Json,
-    Owner,
-    Session,
     counted,
     facts,
     indented,
-    is_utf8,
-    newest,
     print_result,
     printable,
-    require_session,
-    run_on_store,
     session_named,
-    session_settings,
     table,
     text_lines,
     timestamp,
@@ -63,7 +56,7 @@ class _Listed:
     "list",
     epilog="Examples:\n\nnexus turns list --owner ada --session s1\n\nnexus turns list --owner ada --search 'HR 0.86'",
 )
-def list_turns(  # noqa: PLR0917  # typer makes options of them
+def list_turns(
     owner: Owner,
     session: Session = "default",
     search: Annotated[
@@ -77,8 +70,7 @@ def list_turns(  # noqa: PLR0917  # typer makes options of them
     settings = session_settings(config, owner, session)
     if len(search) > LONGEST_QUERY:
         raise NexusError(f"--search: more than {LONGEST_QUERY} characters")
-    if not is_utf8(search):
-        raise NexusError("--search: UTF-8 text is needed")
+    require_utf8("--search", search)
     found = run_on_store(settings.database, partial(_latest, key=(owner, session), search=search, limit=limit))
     if found.unreadable:
         left, first = ("is", "it is") if len(found.unreadable) == 1 else ("are", "the first is")
@@ -94,7 +86,7 @@ def list_turns(  # noqa: PLR0917  # typer makes options of them
     epilog="Examples:\n\nnexus turns show --owner ada --session s1 7\n\n"
     "nexus turns show --owner ada 7 --level comprehensive --json"
 )
-def show(  # noqa: PLR0917  # typer makes options of them
+def show(
     owner: Owner,
     number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The turn, as `list` numbers it.")],
     session: Session = "default",

@@ -14,7 +14,7 @@ from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis.client import open_redis
 from nexus.bootstrap import open_nexus
 from nexus.cli.doctor import examine
-from nexus.cli.terminal import bus_advice
+from nexus.cli.servers import bus_advice
 from nexus.config import BusSettings, DatabaseSettings, LlmSettings, RecallSettings, Settings
 from tests.nexus.support.embedding_behaviours import embedding
 from tests.nexus.support.model_behaviours import Behaviour, body, good, knowing, saying, silent, status, wrapped
