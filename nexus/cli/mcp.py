@@ -11,7 +11,7 @@ import anyio
 import typer
 from starlette.applications import Starlette
 
-from nexus.cli.options import Config, session_settings
+from nexus.cli.options import Config, given_of, session_settings
 from nexus.cli.servers import bus_advice, service_client, store_error
 from nexus.config import Settings
 from nexus.connections import open_store
@@ -37,6 +37,7 @@ _NO_TOKENS: Final = (
     epilog="Examples:\n\nnexus mcp --owner ada --session s1\n\nnexus mcp --http --port 8765\n\nSee docs/mcp.md."
 )
 def command(
+    context: typer.Context,
     owner: Annotated[
         str | None,
         typer.Option(help="Whose memory: the owner_key. With --http the token says it.", show_default=False),
@@ -54,6 +55,8 @@ def command(
     """
     if http == (owner is not None):
         raise NexusError("--owner is needed, or --http, where the token says whose memory it is; not both")
+    if not http and (useless := given_of(context, {"host": "--host", "port": "--port"})):
+        raise NexusError(f"{' and '.join(useless)}: only with --http; without it nothing is listened on")
     settings = session_settings(config, "-" if owner is None else owner, session)
     if find_spec("mcp") is None:
         raise ConfigError("nexus mcp: the MCP SDK is not installed: pip install 'nexus-context[mcp]'")

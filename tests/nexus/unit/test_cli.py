@@ -92,6 +92,8 @@ def test_only_what_is_called_is_imported() -> None:
         (("mcp",), "--owner is needed, or --http, where the token says whose memory it is; not both"),
         (("mcp", *ADA, "--http"), "--owner is needed, or --http, where the token says whose memory it is; not both"),
         (("mcp", "--http"), "mcp.tokens: is empty, and --http needs a token for each request; for instance NEXUS_MCP"),
+        (("mcp", *ADA, "--port", "8765"), "--port: only with --http; without it nothing is listened on"),
+        (("mcp", *ADA, "--host", "h", "--port", "1"), "--host and --port: only with --http; without it nothing is"),
         (("mcp", "--owner", ""), "--owner: String should have at least 1 character"),
         (("mcp", *ADA, "--session", ""), "--session: a text of 1 to 256 characters is needed"),
         (("turns", "list", "--owner", ""), "--owner: String should have at least 1 character"),
