@@ -119,8 +119,7 @@ class AgentContext:
     @property
     def view(self) -> RunView:
         """The view for later builds of the run, where this is the first."""
-        session, remembered = self.session, self.past.remembered
-        until = UntilShown.of(session.rows)
+        session = self.session
         # No set: a row may have anything as its id.
         shown = [source for block in self.assembled.manifest["blocks"] for source in block["sources"]]
         progress = {
@@ -129,15 +128,15 @@ class AgentContext:
             if is_progress(row) and text_or_empty(row.get("id")) in shown
         }
         return RunView(
-            until,
-            session.cut,
             self.tools,
-            remembered,
-            snapshot=self.snapshot,
-            recall=self.recall,
-            mood=self.mood,
-            progress=progress,
-            constraints=session.constraints,
+            self.past.remembered,
+            self.recall,
+            tuple(session.constraints),
+            UntilShown.of(session.rows),
+            session.cut,
+            self.snapshot,
+            self.mood,
+            progress,
         )
 
     @property

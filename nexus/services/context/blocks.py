@@ -6,7 +6,7 @@ block, which names the message in which it begins.
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Self
 
 from nexus.core.models import LeftOut, Why
@@ -54,16 +54,6 @@ class Block:
     truncated: int = 0
     dropped: int = 0
     escaped: int = 0
-
-    def to_json(self) -> list[Any]:
-        """The form in which it is kept for later builds of a run."""
-        return list(astuple(self))
-
-    @classmethod
-    def from_json(cls, kept: Sequence[Any]) -> Self:
-        """The block of which `kept` is the `to_json`."""
-        tag, role, text, sources, *counts = kept
-        return cls(tag, role, text, tuple(sources), *counts)
 
     @property
     def messages(self) -> list[dict[str, Any]]:

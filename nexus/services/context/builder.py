@@ -66,7 +66,6 @@ from nexus.services.context.run_prefix import (
     IMAGE_TOKENS,
     RunPrefix,
     RunView,
-    ThinkingView,
     images_of,
     in_format,
     since_constraints,
@@ -333,7 +332,7 @@ class ContextBuilder:
 
     async def _thinking(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
         with timings.measured(Stage.GATHER):
-            view, stored = await read_beginning(self._sources, build, ThinkingView.from_bytes)
+            view, stored = await read_beginning(self._sources, build, RunView.from_bytes)
         constraints = stored if stored is not None else view.constraints if view else ()
         start.begin(view.remembered.goal if view else None)
         with timings.measured(Stage.GATHER):
@@ -345,8 +344,8 @@ class ContextBuilder:
             tools = view.tools if view else offered(self._sources.tools, build.request)
             prefix = thinking_prefix(build, past, recall, constraints, tools, degraded)
         if view is None and not degraded:
-            mine = ThinkingView(tools, past.remembered, recall, constraints).to_bytes()
-            await start.keep(mine, ThinkingView.from_bytes)
+            mine = RunView(tools, past.remembered, recall, tuple(constraints)).to_bytes()
+            await start.keep(mine, RunView.from_bytes)
         return prefix._replace(notes=[*prefix.notes, *await start.notes()])
 
     async def _agent(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:

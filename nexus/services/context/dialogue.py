@@ -115,7 +115,7 @@ def dialogue_prefix(
         degraded,
         [*gathered.notes, *assembled.repairs],
         assembled.left_out,
-        gathered.constraints,
+        tuple(gathered.constraints),
     )
 
 

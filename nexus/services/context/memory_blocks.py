@@ -14,7 +14,7 @@ They are shown in docs/contract.md, "Goal and turns", and docs/working-memory.md
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Final
 
 from nexus.core.turns import Level
 from nexus.core.working_memory import Detail, Snapshot
@@ -55,20 +55,6 @@ class Remembered:
     def is_by_model(self) -> bool:
         """Whether a model wrote all summaries: those made by rules are replaced where there is a model."""
         return all(turn.source == "model" for turn in self.turns)
-
-    def to_json(self) -> list[Any]:
-        """The form in which it is kept for later builds of the run."""
-        turns = [[turn.number, turn.id, turn.text, list(turn.insights), turn.source] for turn in self.turns]
-        return [self.goal, self.goal_source, self.level, turns, self.dropped]
-
-    @classmethod
-    def from_json(cls, kept: list[Any]) -> Self:
-        """The value of which `kept` is the `to_json`."""
-        goal, source, level, turns, dropped = kept
-        read = tuple(
-            RememberedTurn(number, turn_id, text, tuple(insights), by) for number, turn_id, text, insights, by in turns
-        )
-        return cls(goal, source, level, read, dropped)
 
 
 NOTHING: Final = Remembered()

@@ -6,11 +6,11 @@
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from graphlib import TopologicalSorter
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from nexus.core.models import DEFAULT_SESSION, LONG_AGO, Row
 from nexus.core.recall import Found, Hit
@@ -68,16 +68,6 @@ class RecallBlock:
             "generation": self.generation,
         }
         return assembled._replace(manifest={**assembled.manifest, "recall": figures})
-
-    def to_json(self) -> list[Any]:
-        """The form in which it is kept for later builds of the run."""
-        return list(astuple(self))
-
-    @classmethod
-    def from_json(cls, kept: list[Any]) -> Self:
-        """The value of which `kept` is the `to_json`."""
-        block, *figures = kept
-        return cls(block and Block.from_json(block), *figures)
 
 
 def recall_block(

@@ -4,10 +4,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from pydantic import TypeAdapter
-from pydantic_core import from_json
 
 from nexus.core.erasure import owner_mark
 from nexus.core.models import LeftOut, Row, Why
@@ -29,15 +28,13 @@ from nexus.services.history.rows import row_of
 from nexus.services.text.tokens import Measure
 
 # The version of the kept form, a part of its key: replicas of another release cannot read it and do not find it.
-_FORM: Final = "6"
+_FORM: Final = "7"
 # More than what any provider counts for an image of the usual size.
 IMAGE_TOKENS: Final = 1_600
-_SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
-_CONSTRAINTS: Final[TypeAdapter[Sequence[Constraint]]] = TypeAdapter(Sequence[Constraint])
 
 
 class RunPrefix(NamedTuple):
-    """The messages that every build of a run begins with.
+    """The messages that every build of a run begins with; in the layout `dialogue` they are kept.
 
     Attributes:
         messages: the layout's own messages.
@@ -47,8 +44,8 @@ class RunPrefix(NamedTuple):
         notes: on omissions and repairs.
         left_out: what the messages do not show.
         constraints: those that were stored.
-        meta: the figures of `[CONTEXT_META]`; None without it. Not kept.
-        results: tokens to which the results of the run's later messages are cut; None if they need not be. Not kept.
+        meta: the figures of `[CONTEXT_META]`; None without it.
+        results: tokens to which the results of the run's later messages are cut; None if they need not be.
     """
 
     messages: list[dict[str, Any]]
@@ -57,23 +54,18 @@ class RunPrefix(NamedTuple):
     degraded: list[str]
     notes: list[str]
     left_out: list[LeftOut]
-    constraints: Sequence[Constraint] = ()
+    constraints: tuple[Constraint, ...] = ()
     meta: Meta | None = None
     results: int | None = None
 
     def to_bytes(self) -> bytes:
         """The prefix as it is kept."""
-        left_out = [[each.what, each.where, each.why.name] for each in self.left_out]
-        constraints = _dumped(self.constraints)
-        return compact([self.messages, self.manifest, self.tools, self.degraded, self.notes, left_out, constraints])
+        return compact(_PREFIX.dump_python(self, mode="json"))
 
-    @classmethod
-    def from_bytes(cls, kept: bytes) -> Self:
-        """The prefix of which `kept` is the `to_bytes`."""
-        messages, manifest, tools, degraded, notes, entries, constraints = _parsed(kept)
-        left_out = [LeftOut(what, where, Why[name]) for what, where, name in entries]
-        read = _constraints_in(constraints)
-        return cls(messages, manifest, tools, degraded, notes, left_out, read)
+    @staticmethod
+    def from_bytes(kept: bytes) -> "RunPrefix":
+        """The prefix of which `kept` is the `to_bytes`; ValueError for anything else."""
+        return _PREFIX.validate_python(json.loads(kept))
 
     @property
     def shown_constraints(self) -> str:
@@ -113,29 +105,29 @@ class RunPrefix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """The state of session and memory that all builds of a run of the agent layout show; their lists are new.
+    """What all builds of a run of the layouts `agent` and `thinking` show of session and memory; their lists are new.
 
     Attributes:
-        until: the last rows of the session in the first build.
-        cut: that build left older rows out.
-        tools: the definitions at that time.
+        tools: the definitions at the time of the first build.
         remembered: the goal and earlier turns in that build.
-        snapshot: the working memory in that build; None for none.
         recall: what that build recalled; None for nothing.
+        constraints: those that were stored then, for builds that cannot read them.
+        until: in `agent`, as all that follow: the last rows of the session in that build.
+        cut: that build left older rows out.
+        snapshot: the working memory in that build; None for none.
         mood: `[MOOD]` of that build; None for none.
         progress: by the `_id` of its row, the metadata of each call's progress that it showed.
-        constraints: those that were stored then, for builds that cannot read them.
     """
 
-    until: UntilShown
-    cut: bool
     tools: list[dict[str, Any]]
     remembered: Remembered
-    snapshot: Snapshot | None = None
     recall: RecallBlock | None = None
+    constraints: tuple[Constraint, ...] = ()
+    until: UntilShown | None = None
+    cut: bool = False
+    snapshot: Snapshot | None = None
     mood: Block | None = None
     progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    constraints: Sequence[Constraint] = ()
 
     def as_shown(self, row: Row) -> Row:
         """A row of the session as the first build showed it: what is said of a call's progress changes its row."""
@@ -144,49 +136,16 @@ class RunView:
 
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
-        snapshot = _SNAPSHOT.dump_python(self.snapshot, mode="json")
-        recall, mood = self.recall and self.recall.to_json(), self.mood and self.mood.to_json()
-        shown = [snapshot, recall, mood, self.progress, _dumped(self.constraints)]
-        ids, remembered = sorted(self.until.ids), self.remembered.to_json()
-        return compact([self.until.since, ids, self.cut, self.tools, remembered, *shown])
+        return compact(_VIEW.dump_python(self, mode="json"))
 
-    @classmethod
-    def from_bytes(cls, kept: bytes) -> Self:
-        """The view of which `kept` is the `to_bytes`."""
-        since, ids, cut, tools, remembered, snapshot, recall, mood, progress, constraints = _parsed(kept)
-        return cls(
-            UntilShown(since, frozenset(ids)),
-            cut,
-            tools,
-            Remembered.from_json(remembered),
-            _SNAPSHOT.validate_python(snapshot),
-            recall and RecallBlock.from_json(recall),
-            mood and Block.from_json(mood),
-            progress,
-            _constraints_in(constraints),
-        )
+    @staticmethod
+    def from_bytes(kept: bytes) -> "RunView":
+        """The view of which `kept` is the `to_bytes`; ValueError for anything else."""
+        return _VIEW.validate_python(json.loads(kept))
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingView:
-    """The parts that stay the same in all builds of a run of the thinking layout; see `RunView`."""
-
-    tools: list[dict[str, Any]]
-    remembered: Remembered
-    recall: RecallBlock | None = None
-    constraints: Sequence[Constraint] = ()
-
-    def to_bytes(self) -> bytes:
-        """The view as it is kept."""
-        recall = self.recall and self.recall.to_json()
-        return compact([self.tools, self.remembered.to_json(), recall, _dumped(self.constraints)])
-
-    @classmethod
-    def from_bytes(cls, kept: bytes) -> Self:
-        """The view of which `kept` is the `to_bytes`."""
-        tools, remembered, recall, constraints = _parsed(kept)
-        shown = recall and RecallBlock.from_json(recall)
-        return cls(tools, Remembered.from_json(remembered), shown, _constraints_in(constraints))
+_PREFIX: Final = TypeAdapter(RunPrefix)
+_VIEW: Final = TypeAdapter(RunView)
 
 
 def images_of(request: BuildRequest, limit: int) -> tuple[list[Media], list[LeftOut]]:
@@ -247,22 +206,6 @@ def _counted(
         return {name: value for name, value in block.items() if name != "tokens"}
     # Only prefixes of the dialogue layout are kept, and each of their blocks is a message.
     return {**block, "tokens": measure.text(messages[block["index"]]["content"])}
-
-
-def _dumped(constraints: Sequence[Constraint]) -> Any:
-    return _CONSTRAINTS.dump_python(constraints, mode="json")
-
-
-def _constraints_in(kept: Any) -> tuple[Constraint, ...]:
-    return tuple(_CONSTRAINTS.validate_python(kept))
-
-
-def _parsed(kept: bytes) -> Any:
-    try:
-        return from_json(kept, cache_strings="keys")
-    except ValueError:
-        # Half a surrogate pair; see `compact`.
-        return json.loads(kept)
 
 
 def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`[TASK_CONTEXT]` and `[TURN_MEMORY]`: what is remembered, as it is shown and as it is kept (contract §6)."""
 
-import json
 import random
 from typing import Any, Final
 
@@ -9,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import LEVELS, Level, Structured
-from nexus.core.wire import compact
 from nexus.services.context.memory_blocks import Remembered, task_block, turns_block
+from nexus.services.context.run_prefix import RunView
 from nexus.services.text.escape import canonical, unescape
 from nexus.services.turns.documents import RememberedTurn, accumulated, read_turns
 from tests.nexus.unit.services.context import hostile, strict
@@ -243,7 +242,8 @@ _TURNS: Final = st.builds(
 )
 def test_what_is_kept_comes_back(kept: Remembered) -> None:
     """Through the bytes in which a run keeps it."""
-    assert Remembered.from_json(json.loads(compact(kept.to_json()))) == kept
+    view = RunView([], kept)
+    assert RunView.from_bytes(view.to_bytes()) == view
 
 
 @given(st.lists(st.sampled_from(["[", "THIS_MOMENT]", "tool_use:", "\n", "\b", '"', "\\", "[CORE_IDE", "TITY]", "b"])))

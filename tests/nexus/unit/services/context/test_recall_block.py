@@ -7,7 +7,9 @@ import pytest
 
 from nexus.core.recall import Found
 from nexus.services.context.bounds import Bounds
+from nexus.services.context.memory_blocks import NOTHING
 from nexus.services.context.recall_block import MOST_HITS, RecallBlock, recall_block
+from nexus.services.context.run_prefix import RunView
 from nexus.services.text.content import without_recalled
 from nexus.services.text.escape import canonical, unescape
 from nexus.services.text.tokens import Measure
@@ -222,7 +224,8 @@ def test_the_worst_hits_go_first() -> None:
 def test_what_is_kept_gives_the_same_block() -> None:
     """With a text that no UTF-8 can carry, and without a block."""
     for result in (made(found([said(1, "a \ud800 b")], generation="g")), made(found())):
-        assert RecallBlock.from_json(result.to_json()) == result
+        view = RunView([], NOTHING, result)
+        assert RunView.from_bytes(view.to_bytes()) == view
 
 
 @pytest.mark.heavy
