@@ -27,7 +27,7 @@ from nexus.connections import Transport
 from nexus.core.models import Topics
 from nexus.core.person import CONSTRAINT_SCOPES
 from nexus.core.ports import Bus, Embedder, LanguageModel, Row, Store, Subscription, TokenCounter
-from nexus.core.shares import BUDGET, Share, Shares
+from nexus.core.shares import BUDGET, Share
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.person_blocks import constraints_text
@@ -396,7 +396,7 @@ def window_settings(settings: Settings) -> WindowSettings:
             "agent": layouts.agent.max_tokens,
             "thinking": layouts.thinking.max_tokens,
         },
-        shares=Shares(**memory.shares.model_dump()),
+        shares=memory.shares.model_dump(),
         budget={
             **BUDGET,
             **{name: Share(**share.model_dump()) for name, share in memory.budget.shares.items()},

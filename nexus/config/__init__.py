@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from nexus.core.models import Identifier
 from nexus.core.recall import Language
 from nexus.core.records import RecordMode
-from nexus.core.shares import BUDGET, Shares
+from nexus.core.shares import BUDGET, SHARES
 from nexus.core.signing import Signing
 from nexus.core.turns import Level
 
@@ -276,19 +276,18 @@ class LayoutSettings(_Section):
 
 # With a window of 1,000 tokens, a block has to hold its heading and the line that says that it is cut.
 _FixedShare = Annotated[float, Field(ge=0.05, le=1)]
-_SHARES: Final = Shares()
 
 
 class MemorySharesSettings(_Section):
     """How much of the window the blocks take at most that always stay (contract §11)."""
 
-    instructions: _FixedShare = _SHARES.instructions
-    role: _FixedShare = _SHARES.role
-    todos: _FixedShare = _SHARES.todos
-    goal: _FixedShare = _SHARES.goal
-    working_memory: Annotated[float, Field(ge=0.15, le=1)] = _SHARES.working_memory
-    profile: _FixedShare = _SHARES.profile
-    workspace: _FixedShare = _SHARES.workspace
+    instructions: _FixedShare = SHARES["instructions"]
+    role: _FixedShare = SHARES["role"]
+    todos: _FixedShare = SHARES["todos"]
+    goal: _FixedShare = SHARES["goal"]
+    working_memory: Annotated[float, Field(ge=0.15, le=1)] = SHARES["working_memory"]
+    profile: _FixedShare = SHARES["profile"]
+    workspace: _FixedShare = SHARES["workspace"]
 
 
 class ShareSettings(_Section):

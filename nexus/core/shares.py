@@ -1,38 +1,19 @@
 """Shares of a context's window, with their defaults (`memory.shares`, `memory.budget`): see `context/bounds.py`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Parts of the window that blocks take at most, from 0 to 1.
-
-    `instructions` are an agent's own, `working_memory` the overview and the list of details. All of these always stay.
-    """
-
-    instructions: float = 0.3
-    role: float = 0.1
-    todos: float = 0.1
-    goal: float = 0.05
-    working_memory: float = 0.2
-    profile: float = 0.1
-    workspace: float = 0.3
-
-    def tokens(self, limit: int) -> dict[str, int]:
-        """Tokens of each block by its tag, for a context of at most `limit` tokens."""
-        of_tags = {
-            "SYSTEM_PROMPT": self.instructions,
-            "TASK_PROMPT": self.instructions,
-            "AGENT_ROLE": self.role,
-            "TODO_LIST": self.todos,
-            "TASK_CONTEXT": self.goal,
-            "WORKING_MEMORY": self.working_memory,
-            "FRIENDS_INFO": self.profile,
-            "WORKSPACE_CONTEXT": self.workspace,
-        }
-        return {tag: int(limit * share) for tag, share in of_tags.items()}
+# The parts of the window, from 0 to 1, that blocks take at most that always stay. `instructions` are an agent's own,
+# `working_memory` the overview and the list of details.
+SHARES: Final[Mapping[str, float]] = {
+    "instructions": 0.3,
+    "role": 0.1,
+    "todos": 0.1,
+    "goal": 0.05,
+    "working_memory": 0.2,
+    "profile": 0.1,
+    "workspace": 0.3,
+}
 
 
 class Share(NamedTuple):

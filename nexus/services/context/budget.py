@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import LeftOut, Why
 from nexus.core.ports import TokenCounter
-from nexus.core.shares import BUDGET, Share, Shares
+from nexus.core.shares import BUDGET, SHARES, Share
 from nexus.core.wire import compact
 from nexus.services.context.blocks import Weights, number_of
 from nexus.services.context.bounds import Bounds
@@ -38,10 +38,20 @@ _SUMMARY: Final = 1 / 16
 _OF_SHOWN: Final = 0.5
 # The largest target of a compaction, as a part of the threshold: it has to gain something under all settings.
 _BELOW: Final = 0.9
-_NO_LIMIT: Final = 1 << 62
 # The largest parts of a context are named where it is too large.
 _NAMED_PARTS: Final = 5
-# Blocks that can grow and are bounded when they are made.
+# By tag, the share of each block that always stays.
+_FIXED: Final = {
+    "SYSTEM_PROMPT": "instructions",
+    "TASK_PROMPT": "instructions",
+    "AGENT_ROLE": "role",
+    "TODO_LIST": "todos",
+    "TASK_CONTEXT": "goal",
+    "WORKING_MEMORY": "working_memory",
+    "FRIENDS_INFO": "profile",
+    "WORKSPACE_CONTEXT": "workspace",
+}
+# That of blocks that can grow and are bounded when they are made.
 _GROWING: Final = {"RECALL": "recall", "FACTS": "facts", "THINKING_ROUNDS": "rounds"}
 _LEFT_OUT: Final = (
     "(left out: a result of {count} characters, for which there was no room in the context; what is needed of it has "
@@ -49,26 +59,26 @@ _LEFT_OUT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSettings:
-    """The settings of the window.
+    """The settings of the window; their defaults are those of `nexus.config`.
 
     Attributes:
         context_window: tokens of the model's window, unless a request names another.
-        max_tokens: by layout, the most tokens of a context; by default the window.
+        max_tokens: by layout, the most tokens of a context; None for the window.
         shares: parts of that which the blocks take at most that always stay.
         budget: how it is shared out among the blocks that can grow.
         compact_at, compact_to: the part of the window at which a session is compacted, and to which it is.
         summary_max_tokens: the longest summary.
     """
 
-    context_window: int = 128_000
-    max_tokens: Mapping[str, int | None] = field(default_factory=dict)
-    shares: Shares = field(default_factory=Shares)
-    budget: Mapping[str, Share] = field(default_factory=lambda: BUDGET)
-    compact_at: float = 0.75
-    compact_to: float = 0.4
-    summary_max_tokens: int = 1_500
+    context_window: int
+    max_tokens: Mapping[str, int | None]
+    shares: Mapping[str, float]
+    budget: Mapping[str, Share]
+    compact_at: float
+    compact_to: float
+    summary_max_tokens: int
 
     def limit(self, layout: str, window: int | None = None) -> int:
         """The most tokens of a context of the layout, with the model's `window` from a request."""
@@ -141,7 +151,7 @@ class Budget:
         limit: int,
         tools: Sequence[_Message],
         run: Sequence[dict[str, Any]] = (),
-        shares: Shares | None = None,
+        shares: Mapping[str, float] = SHARES,
         blocks: Mapping[str, Share] = BUDGET,
         always: bool = False,
     ) -> Self:
@@ -149,8 +159,9 @@ class Budget:
         is_agent = layout == "agent"
         measure = Measure(counter, form) if counter else None
         bound = Measure(ByteBound(counter), form) if counter and not (always or is_agent) else None
-        ceilings = {tag: int(limit * blocks[name].ceiling) for tag, name in _GROWING.items()}
-        bounds = Bounds(measure, {**(shares or Shares()).tokens(limit), **ceilings}) if measure else None
+        parts = {tag: shares[name] for tag, name in _FIXED.items()}
+        parts |= {tag: blocks[name].ceiling for tag, name in _GROWING.items()}
+        bounds = Bounds(measure, {tag: int(limit * part) for tag, part in parts.items()}) if measure else None
         return cls(limit, tools, run, measure, bound, is_agent, bounds, blocks)
 
     def besides(self, results: int | None = None) -> int:

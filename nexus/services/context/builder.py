@@ -151,7 +151,7 @@ class ContextBuilder:
         documents: DocumentStore,
         tools: ToolRegistry,
         ledger: RequestLedger,
-        settings: BuilderSettings | None = None,
+        settings: BuilderSettings,
         *,
         states: StateSource | None = None,
         turns: TurnSource | None = None,
@@ -168,7 +168,7 @@ class ContextBuilder:
         )
         self._cooldown = CompactionCooldown()
         self._counter = counter
-        self.settings = settings or BuilderSettings()
+        self.settings = settings
 
     async def build(
         self,

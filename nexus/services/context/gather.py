@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
@@ -36,7 +36,7 @@ from nexus.core.tracing import span
 from nexus.core.turns import Level
 from nexus.services.context.budget import Budget, WindowSettings
 from nexus.services.context.person_blocks import NO_FACTS, KnownFacts, known_facts
-from nexus.services.context.pinned import PINNED_FROM_END, Placement
+from nexus.services.context.pinned import Placement
 from nexus.services.context.recall_block import MOST_HITS, RecallBlock, recall_block
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.run_messages import RunMessages, run_messages_in
@@ -67,9 +67,9 @@ _STOPPED_EARLY: Final = "history: reading stopped early"
 _INCOMPLETE: Final = "history: what was heard last is not written yet"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuilderSettings:
-    """The settings of the builder, as `docs/operations.md` describes them (contract §9).
+    """The settings of the builder, as `docs/operations.md` describes them (contract §9). Defaults are `nexus.config`'s.
 
     `recall`: layouts whose contexts have `[RECALL]`. `dialogue_tools`: memory tools that the layout dialogue offers.
     `mood`: contexts have `[MOOD]`. `constraint_tokens`: how much of `[CONSTRAINTS]` those of one request may take.
@@ -79,27 +79,27 @@ class BuilderSettings:
     `version`: stands for all settings that the service has, those in its files and variables included.
     """
 
-    version: str = ""
-    default_layout: str = "dialogue"
-    history_size: int = 20
-    truncate_chars: int = 500
-    show_tool_results: bool = False
-    default_profile: str = ""
-    on_history_failure: Literal["degrade", "error"] = "degrade"
-    keep_prefix_ms: int = 3_600_000
-    history_messages: int = 1_000
-    placement: Placement = "from_end"
-    pinned_from_end: int = PINNED_FROM_END
-    summary_detail_level: Level = "detailed"
-    turns_shown: int = 100
-    recall: frozenset[str] = frozenset()
-    dialogue_tools: frozenset[str] = frozenset()
-    mood: bool = False
-    constraint_tokens: int = 4_266
-    summaries_by_model: bool = False
-    count_tokens: Literal["needed", "always"] = "needed"
-    condense_above: int = 0
-    window: WindowSettings = field(default_factory=WindowSettings)
+    version: str
+    default_layout: str
+    history_size: int
+    truncate_chars: int
+    show_tool_results: bool
+    default_profile: str
+    on_history_failure: Literal["degrade", "error"]
+    keep_prefix_ms: int
+    history_messages: int
+    placement: Placement
+    pinned_from_end: int
+    summary_detail_level: Level
+    turns_shown: int
+    recall: frozenset[str]
+    dialogue_tools: frozenset[str]
+    mood: bool
+    constraint_tokens: int
+    summaries_by_model: bool
+    count_tokens: Literal["needed", "always"]
+    condense_above: int
+    window: WindowSettings
 
 
 class Build(NamedTuple):
@@ -350,10 +350,7 @@ async def search_recall(
 
     Nothing is asked where the context has no `[RECALL]`.
     """
-    if not build.recalls:
-        return None, []
-    if sources.recall is None:
-        # Not for a while, so that it is no part that is missing.
+    if not build.recalls or sources.recall is None:
         return None, []
     request = build.request
     without = {row_id for row in (build.input_row, *shown) if isinstance(row_id := row.get("_id"), str)}

@@ -37,6 +37,7 @@ from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnWorker
 from tests.nexus.contract.test_memory import overview
 from tests.nexus.contract.test_store import OWNERS, Place, insert_all, place
+from tests.nexus.support.builder_settings import BY_DEFAULT
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.old_session import BEGUN, DAY, KEY, OWNER, SESSION, object_id, planted, run_of, said, turn_of
@@ -98,6 +99,7 @@ async def context(store: Store, layout: str) -> bytes:
         store,
         ToolRegistry(),
         MemoryLedger(MemoryBus()),
+        BY_DEFAULT,
         turns=Onlooker(store.turns, store, NO_TOMBSTONES, TurnWorker(store.turns, store)),
         memory=WorkingMemory(
             store.memory,

@@ -23,13 +23,14 @@ from nexus.core.metrics import NoMetrics
 from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, Outbox, OutboxRow, RequestLedger, Row, RunOrigin, Store
 from nexus.core.wire import encode
-from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.context.builder import ContextBuilder
 from nexus.services.history.rows import llm_row
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings, read_incoming
 from nexus.services.tools.registry import ToolRegistry
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.tombstones import NO_TOMBSTONES
 
@@ -277,9 +278,7 @@ class Replica:
         ledger = making.ledger(shared.ledger, scene, self.wire)
         outbox = making.outbox(shared.outbox, self.wire)
         self.persistence = making.persistence(store, NO_TOMBSTONES, outbox=outbox)
-        builder = ContextBuilder(
-            self.persistence, store, ToolRegistry(), ledger, BuilderSettings(history_size=_MESSAGES)
-        )
+        builder = ContextBuilder(self.persistence, store, ToolRegistry(), ledger, settings_with(history_size=_MESSAGES))
         letters = DeadLetterWriter(MemoryDeadLetters(), NoMetrics(), None)
         self.requests = RequestService(builder, shared.bus, ledger, letters, RequestSettings(max_in_flight=16))
         self._life = anyio.CancelScope()

@@ -1,6 +1,5 @@
 """The settings as each service takes them."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ from structlog.testing import capture_logs
 
 from nexus.config import Settings
 from nexus.config.loading import load_settings
-from nexus.core.shares import BUDGET, Shares
+from nexus.core.shares import BUDGET, SHARES
 from nexus.wiring import builder_settings, settings_in_force
 
 
@@ -24,7 +23,7 @@ def test_whether_summaries_are_replaced(llm: dict[str, str], by_model: bool) -> 
 def test_shares_reach_the_window() -> None:
     """As they are set; the others as they are by default."""
     made = builder_settings(Settings(memory={"shares": {"goal": 0.2}})).window.shares
-    assert made == replace(Shares(), goal=0.2)
+    assert made == {**SHARES, "goal": 0.2}
 
 
 def test_the_budget_reaches_the_window() -> None:

@@ -18,6 +18,7 @@ from nexus.services.history.tombstones import Tombstones
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.envelope import error_content
 from nexus.services.tools.registry import ToolRegistry
+from tests.nexus.support.builder_settings import BY_DEFAULT
 from tests.nexus.support.fakes import FakeStore
 
 MOMENT = "2025-12-10T08:00:00Z"
@@ -88,7 +89,7 @@ class Parts:
 async def opened(
     store: FakeStore | None = None,
     *,
-    settings: BuilderSettings | None = None,
+    settings: BuilderSettings = BY_DEFAULT,
     bus: MemoryBus | None = None,
     ledger: MemoryLedger | None = None,
     turns: TurnSource | None = None,

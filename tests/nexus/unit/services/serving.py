@@ -21,6 +21,7 @@ from nexus.services.context.request import Deadline
 from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings, read_incoming
+from tests.nexus.support.builder_settings import BY_DEFAULT
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until
@@ -172,7 +173,7 @@ class StrangeBuilder(ContextBuilder):
     """A builder that waits at a gate, or fails; with the ids of its requests, and of those that others answered."""
 
     def __init__(self, parts: Parts) -> None:
-        super().__init__(parts.persistence, parts.store, parts.registry, parts.ledger)
+        super().__init__(parts.persistence, parts.store, parts.registry, parts.ledger, BY_DEFAULT)
         self.gate = anyio.Event()
         self.gate.set()
         self.failure: BaseException | None = None

@@ -14,7 +14,6 @@ from nexus.adapters.tokenizer import open_tokenizer
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Why
 from nexus.core.ports import TokenCounter
-from nexus.core.shares import Shares
 from nexus.core.turns import ThinkingRound
 from nexus.core.working_memory import Detail, Overview, Snapshot
 from nexus.services.context.agent import AgentInput, fit_agent
@@ -56,6 +55,18 @@ TIMES: Final = st.sampled_from([0, 1, 30, 400, 6_000])
 TEXTS: Final = st.builds(lambda piece, times, end: piece * times + end, st.sampled_from(PIECES), TIMES, st.text())
 FORMS: Final = st.sampled_from(["openai", "anthropic", "gemini"])
 WINDOWS: Final = st.sampled_from([1_000, 2_000, 16_000, 128_000, 1_000_000])
+# By default.
+SHARES: Final = {
+    "SYSTEM_PROMPT": 0.3,
+    "TASK_PROMPT": 0.3,
+    "AGENT_ROLE": 0.1,
+    "TODO_LIST": 0.1,
+    "TASK_CONTEXT": 0.05,
+    "WORKING_MEMORY": 0.2,
+    "FRIENDS_INFO": 0.1,
+    "WORKSPACE_CONTEXT": 0.3,
+    "THINKING_ROUNDS": 0.5,
+}
 
 
 def budget(layout: str, limit: int, form: str = "openai", counter: TokenCounter | None = None) -> Budget:
@@ -65,7 +76,7 @@ def budget(layout: str, limit: int, form: str = "openai", counter: TokenCounter 
 
 def shares_of(limit: int) -> dict[str, int]:
     """The most tokens of a block, by its tag."""
-    return {**Shares().tokens(limit), "THINKING_ROUNDS": limit // 2}
+    return {tag: int(limit * share) for tag, share in SHARES.items()}
 
 
 def an_agent(text: str, kind: Any = "main", *, details: int = 0) -> AgentInput:

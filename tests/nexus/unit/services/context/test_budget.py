@@ -11,17 +11,18 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Why
 from nexus.core.wire import compact
 from nexus.services.context.blocks import Weights
-from nexus.services.context.budget import WindowSettings, close, shortened
+from nexus.services.context.budget import close, shortened
 from nexus.services.context.memory_blocks import MOST_TOKENS, Meta
 from nexus.services.context.request import BuildRequest, read_request
 from nexus.services.context.run_messages import run_messages_in
 from nexus.services.context.run_prefix import RunPrefix
 from nexus.services.history.transcript import faults
 from nexus.services.text.tokens import Measure
+from tests.nexus.support.builder_settings import window_with
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.unit.services.parts import definition, request
 
-SETTINGS = WindowSettings(context_window=10_000, compact_to=0.35, summary_max_tokens=500)
+SETTINGS = window_with(context_window=10_000, compact_to=0.35, summary_max_tokens=500)
 MEASURE = Measure(FakeCounter())
 FORMS = st.sampled_from(["openai", "anthropic", "gemini"])
 TOKENS = st.integers(0, 100_000)
@@ -40,7 +41,7 @@ def weights(draw: st.DrawFn) -> Weights:
 )
 def test_the_limit(window: int | None, most: int | None, limit: int) -> None:
     """The window of the request, else that of the settings; the layout may have less, and never has more."""
-    settings = WindowSettings(context_window=10_000, max_tokens={"agent": most, "dialogue": 1})
+    settings = window_with(context_window=10_000, max_tokens={"agent": most, "dialogue": 1})
     assert settings.limit("agent", window) == limit
 
 

@@ -19,6 +19,7 @@ from nexus.services.history.condense import with_condensed
 from nexus.services.history.rows import llm_row, progress_row, tool_row
 from nexus.services.history.transcript import NO_RESULT
 from nexus.services.session_state.state import SessionState, Todo
+from tests.nexus.support.builder_settings import BY_DEFAULT, settings_with
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.parts import AwayLedger, Parts, definition, opened, past, request, within
@@ -71,7 +72,7 @@ async def agent_parts(
     states: FakeStates | None = None,
     *,
     store: FakeStore | None = None,
-    settings: BuilderSettings | None = None,
+    settings: BuilderSettings = BY_DEFAULT,
     away: bool = False,
 ) -> AsyncIterator[Parts]:
     """Parts with stored states; `away` is a bus that nothing is kept on."""
@@ -232,7 +233,7 @@ class TestRun:
     async def test_results_in_the_memory(self) -> None:
         """Of the layout `dialogue`, where it is asked for: as of the run's first build, and nothing else changes."""
         dialogue: dict[str, Any] = {"run_metadata": {"layout": "dialogue"}}
-        async with agent_parts(settings=BuilderSettings(show_tool_results=True)) as parts:
+        async with agent_parts(settings=settings_with(show_tool_results=True)) as parts:
             made = Message(run_id="before", owner_key="ada", role=Role.AI, content={"tool_calls": [CALL]})
             assert parts.persistence.offer(llm_row(made), 10)
             await report(parts, "working", 1)
@@ -240,7 +241,7 @@ class TestRun:
             await report(parts, "cancelled", 2)
             continued = await parts.build(request(request_id="msg_2", later=LATER, **dialogue))
             shown = list[str]()
-            for settings in (parts.builder.settings, BuilderSettings()):
+            for settings in (parts.builder.settings, BY_DEFAULT):
                 parts.builder.settings = settings
                 content = await parts.builder.preview(
                     request(request_id="msg_3", run_id="run_2", **dialogue), within(9)
@@ -307,7 +308,7 @@ class TestRun:
 
     async def test_settings_hold_for_the_build_that_begins_with_them(self) -> None:
         """Rows at most, and where the pinned block goes."""
-        settings = BuilderSettings(placement="tail", history_messages=4)
+        settings = settings_with(placement="tail", history_messages=4)
         async with agent_parts(FakeStates(default=todo("x")), settings=settings) as parts:
             parts.store.plant("messages", past(4))
             content = await parts.build(asking())
@@ -589,7 +590,7 @@ class TestLargeResults:
 
     async def shown(self, *, failing: str = "", above: int = 8_192, **metadata: Any) -> list[str]:
         """Results in a context of a run of which one is recorded, `failing` one operation of the store."""
-        async with opened(settings=BuilderSettings(condense_above=above)) as parts:
+        async with opened(settings=settings_with(condense_above=above)) as parts:
             recorded = with_condensed(tool_row(Message.model_validate(self.later(self.LARGE)[1])), 8_192)
             parts.store.plant("messages", [{**recorded, "session_id": "default", "owner_key": "ada"}])
             parts.store.failing = failing

@@ -10,7 +10,7 @@ import pytest
 from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.person import Constraint
-from nexus.services.context.builder import BuilderSettings
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.parts import AwayLedger, Parts, definition, opened, past, request
@@ -263,7 +263,7 @@ class TestAway:
     async def test_they_may_be_demanded(self, layout: str, later: Any) -> None:
         """Then there is no context without them, and the input is recorded."""
         stored, store = Stored(), FakeStore()
-        settings = BuilderSettings(on_history_failure="error")
+        settings = settings_with(on_history_failure="error")
         async with opened(store, constraints=stored, settings=settings) as parts:
             if later:
                 await parts.build(asked(layout))
@@ -303,7 +303,7 @@ class TestRefused:
 
     async def test_more_than_their_share(self, layout: str) -> None:
         """In tokens of the block."""
-        settings = BuilderSettings(constraint_tokens=200)
+        settings = settings_with(constraint_tokens=200)
         async with opened(counter=FakeCounter(), settings=settings) as parts:
             few = await parts.build(asked(layout, constraints=["x"]))
             many = await parts.build(asked(layout, 1, constraints=[f"Never say {number}." for number in range(99)]))

@@ -15,9 +15,10 @@ from nexus.core.metrics import Part
 from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction, CompactionJob, CompactionRequest, Snapshot
 from nexus.services.context.budget import WindowSettings
-from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.session import TO_COMPACT
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
+from tests.nexus.support.builder_settings import settings_with, window_with
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.context.test_build_agent import SUB, asking, history
@@ -25,7 +26,7 @@ from tests.nexus.unit.services.context.test_working_memory_blocks import AT, ove
 from tests.nexus.unit.services.parts import Parts, definition, opened, past, within
 
 PROMPT: dict[str, Any] = {"agent": {"system_prompt": "You help."}}
-TIGHT = WindowSettings(context_window=2_000, summary_max_tokens=50)
+TIGHT = window_with(context_window=2_000, summary_max_tokens=50)
 
 
 class YieldingStore(FakeStore):
@@ -110,7 +111,7 @@ async def remembering(
             store,
             parts.registry,
             MemoryLedger(bus),
-            BuilderSettings(window=window, **settings),
+            settings_with(window=window, **settings),
             memory=memory,
             counter=FakeCounter(),
         )
@@ -239,7 +240,7 @@ class TestCompaction:
 
     async def test_more_rows_than_are_read(self) -> None:
         """They are compacted in the background, until there are fewer than are shown, whatever the window."""
-        async with remembering(20, window=WindowSettings(context_window=100_000), history_messages=10) as (
+        async with remembering(20, window=window_with(context_window=100_000), history_messages=10) as (
             parts,
             memory,
         ):
@@ -363,7 +364,7 @@ class TestTools:
     )
     async def test_whose(self, metadata: dict[str, Any], offered: frozenset[str]) -> None:
         """Those of the memory only where it is shown; a sub-agent may look into it. All others are there for all."""
-        window = WindowSettings(context_window=100_000)
+        window = window_with(context_window=100_000)
         async with remembering(window=window) as (parts, _):
             for name in (*MEMORY_TOOLS, "web_search"):
                 parts.registry.register(definition(name), print)
@@ -380,7 +381,7 @@ class TestTools:
     )
     async def test_of_dialogues(self, metadata: dict[str, Any], offered: set[str]) -> None:
         """Those that are set for them, in the list and in [CAPABILITIES]; a sub-agent may only look."""
-        window = WindowSettings(context_window=100_000)
+        window = window_with(context_window=100_000)
         tools = frozenset({"remember", "search_memory"})
         async with remembering(window=window, dialogue_tools=tools) as (parts, _):
             for name in MEMORY_TOOLS:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from nexus.core.ports import Row
-from nexus.services.context.builder import BuilderSettings
+from tests.nexus.support.builder_settings import BY_DEFAULT, settings_with
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.recall_source import WordCounts, said
@@ -15,7 +15,7 @@ from tests.nexus.unit.services.parts import opened, request, within
 
 LAYOUTS: Final = ("dialogue", "agent", "thinking")
 FORMATS: Final = ("openai", "anthropic", "gemini")
-WITH: Final = BuilderSettings(mood=True)
+WITH: Final = settings_with(mood=True)
 WORRIED: Final = "I'm so worried, I'm terrified about tomorrow!"
 LINE: Final = (
     "[MOOD label=worried trend={} confidence={}] "
@@ -69,7 +69,7 @@ async def test_in_front_of_the_input(layout: str, form: str) -> None:
     for mood in (True, False):
         store = FakeStore()
         store.plant("messages", rows)
-        settings = BuilderSettings(mood=mood, recall=frozenset(LAYOUTS))
+        settings = settings_with(mood=mood, recall=frozenset(LAYOUTS))
         recall = WordCounts([said(1, "terrified of trains", session="old")])
         async with opened(store, recall=recall, settings=settings) as parts:
             contents.append(await parts.build(asked(layout, format=form)))
@@ -93,7 +93,7 @@ async def test_in_front_of_the_input(layout: str, form: str) -> None:
 async def test_no_mood_leaves_every_byte(layout: str, form: str) -> None:
     """Nothing is told where none is plain: the answer is the one that it is with the setting off."""
     contents = []
-    for settings in (WITH, BuilderSettings()):
+    for settings in (WITH, BY_DEFAULT):
         store = FakeStore()
         store.plant("messages", [an_hour_before(1, "Which train?"), an_hour_before(2, "I am so sad, devastated", "AI")])
         async with opened(store, settings=settings) as parts:

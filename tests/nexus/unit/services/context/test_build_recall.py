@@ -11,10 +11,10 @@ import pytest
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.recall import Found
-from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.formats import Converted
 from nexus.services.context.prompts import CORE_IDENTITY, THINKING_INSTRUCTION
 from nexus.services.context.recall_block import MOST_HITS
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.recall_source import WordCounts, said
@@ -40,7 +40,7 @@ FORGED: Final = (
 )
 # A head of the block that no backslash keeps from being one.
 HEAD: Final = re.compile(r"(?<!\\)\[[\s\\]*RECALL")
-EVERY: Final = BuilderSettings(recall=frozenset(LAYOUTS))
+EVERY: Final = settings_with(recall=frozenset(LAYOUTS))
 
 
 class Slow(WordCounts):
@@ -102,7 +102,7 @@ async def test_where_it_is_asked_for(layout: str, setting: bool, wanted: bool | 
     """The request outranks the setting, and where it is off nothing is searched."""
     recall = WordCounts(PAST)
     others = frozenset(LAYOUTS) - {layout}
-    settings = BuilderSettings(recall=frozenset({layout}) if setting else others)
+    settings = settings_with(recall=frozenset({layout}) if setting else others)
     async with opened(recall=recall, settings=settings) as parts:
         content = await parts.build(asked(layout, recall=wanted))
     is_on = setting if wanted is None else wanted
@@ -196,7 +196,7 @@ async def test_what_is_in_the_context_is_not_recalled(layout: str) -> None:
     store = FakeStore()
     store.plant("messages", [_turn(number, f"beans {number}") for number in range(60)])
     recall = WordCounts(store.messages)
-    settings = BuilderSettings(recall=frozenset(LAYOUTS), history_size=6, history_messages=6)
+    settings = settings_with(recall=frozenset(LAYOUTS), history_size=6, history_messages=6)
     async with opened(store, recall=recall, settings=settings) as parts:
         content = await parts.build(asked(layout))
     sources = {entry["tag"]: entry["sources"] for entry in content["context"]["blocks"]}
@@ -254,7 +254,7 @@ async def test_nothing_else_changes_with_it(layout: str, form: str) -> None:
     for _ in range(60):
         store = FakeStore()
         store.plant("messages", [_said_by_anyone(rng, number) for number in range(rng.randrange(1, 40))])
-        settings = BuilderSettings(
+        settings = settings_with(
             history_size=rng.choice([3, 20]),
             history_messages=rng.choice([5, 1_000]),
             placement=rng.choice(["from_end", "before_assistant", "tail"]),

@@ -7,7 +7,7 @@ import pytest
 
 from nexus.adapters.in_memory import MemoryBus
 from nexus.core.turns import ThinkingRound
-from nexus.services.context.builder import BuilderSettings
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.context.remembering import stored_turn, summaries
 from tests.nexus.unit.services.parts import AwayLedger, definition, opened, past, request
@@ -70,7 +70,7 @@ async def test_the_first_run_of_a_session() -> None:
 
 async def test_the_latest_turns_are_shown() -> None:
     """As many as settings allow, never the run's own; the others are counted."""
-    async with opened(turns=three_turns(), settings=BuilderSettings(turns_shown=2)) as parts:
+    async with opened(turns=three_turns(), settings=settings_with(turns_shown=2)) as parts:
         content = await parts.build(asking())
     assert "[Turn 2] detailed 2\n\n[Turn 3] detailed 3\n\n===" in seen(content)
     assert "[Turn 1]" not in seen(content)
@@ -88,7 +88,7 @@ async def test_what_stays_in_a_run() -> None:
         for turn in turns.documents["ada", "default"]:
             turn["summaries"] = summaries("better")
         parts.registry.register(definition("two"), print)
-        parts.builder.settings = BuilderSettings(turns_shown=1, summary_detail_level="brief")
+        parts.builder.settings = settings_with(turns_shown=1, summary_detail_level="brief")
         second = await parts.build(asking("hello", "msg_2", workspace_context="a bench", thinking_rounds=ROUNDS))
     wanted = seen(first).replace("a desk", "a bench") + "\n\nRound 2: thought 2"
     assert seen(second) == wanted

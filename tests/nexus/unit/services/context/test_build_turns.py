@@ -13,8 +13,8 @@ from nexus.adapters.in_memory import MemoryBus
 from nexus.core.metrics import Event, Part
 from nexus.core.models import Message, Role, Why
 from nexus.core.turns import ThinkingRound, TurnStart
-from nexus.services.context.builder import BuilderSettings
 from nexus.services.history.rows import llm_row
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.unit.services.context.remembering import read_turn_memory, stored_turn, summaries
@@ -24,7 +24,7 @@ from tests.nexus.unit.services.remembering_turns import FakeTurns
 SUB = {"kind": "sub", "id": "reviewer", "role": "You review.", "task_prompt": "Review it."}
 LATER = [{"id": "ai_1", "role": "AI", "content": "Looking."}]
 # Two rows a run: of ten runs the last two or three are shown.
-CUT = BuilderSettings(history_messages=6)
+CUT = settings_with(history_messages=6)
 
 
 def asking(text: str = "hello", request_id: str = "msg_1", run_id: str = "run_1", **metadata: Any) -> Any:
@@ -305,7 +305,7 @@ class TestTurns:
             parts.store.plant("messages", past(10))
             asked = await parts.build(asking(summary_detail_level=level))
             plain = await parts.build(asking(request_id="msg_2", run_id="run_2"))
-            parts.builder.settings = BuilderSettings(history_messages=6, summary_detail_level=level)
+            parts.builder.settings = settings_with(history_messages=6, summary_detail_level=level)
             default = await parts.build(asking(request_id="msg_3", run_id="run_3"))
         assert f"[TURN_MEMORY level={level} count=" in text(asked, "TURN_MEMORY")
         assert f"\n[Turn 1] {said}" in text(asked, "TURN_MEMORY")
@@ -329,7 +329,7 @@ class TestTurns:
         turns = ten_turns()
         for number in broken:
             turns.documents["ada", "default"][number - 1]["summaries"] = None
-        async with opened(turns=turns, settings=BuilderSettings(turns_shown=2)) as parts:
+        async with opened(turns=turns, settings=settings_with(turns_shown=2)) as parts:
             parts.store.plant("messages", past(10)[16:])
             content = await parts.build(asking())
         assert numbers(content) == wanted
@@ -430,7 +430,7 @@ class TestPrefix:
     async def test_the_goal_and_the_turns(self) -> None:
         """Both are part of it, and what stands behind them, until the window moves; and that is seldom."""
         builds = []
-        async with opened(turns=FakeTurns(), settings=BuilderSettings(history_messages=60)) as parts:
+        async with opened(turns=FakeTurns(), settings=settings_with(history_messages=60)) as parts:
             for run in range(120):
                 said_at = datetime.fromisoformat(MOMENT) + timedelta(minutes=run)
                 asked = asking(f"question {run}", f"msg_{run}", f"run_{run}")
@@ -470,7 +470,7 @@ class TestPrefix:
         """Are about to be replaced where there is a model, so what stands from there on is not counted."""
         turns = ten_turns()
         turns.documents["ada", "default"][0]["summaries"]["source"] = source
-        settings = BuilderSettings(history_messages=6, summaries_by_model=by_model)
+        settings = settings_with(history_messages=6, summaries_by_model=by_model)
         async with opened(turns=turns, settings=settings) as parts:
             parts.store.plant("messages", past(10))
             builds = [await parts.build(asking())]
@@ -491,7 +491,7 @@ async def test_every_turn_is_somewhere(runs: int, rows: int, most: int, gone: in
     turns = FakeTurns()
     said_of = [None if number in broken else summaries("x") for number in range(1, runs + 1)]
     turns.plant(*(stored_turn(number, summaries=said) for number, said in enumerate(said_of, 1)))
-    async with opened(turns=turns, settings=BuilderSettings(history_messages=rows, turns_shown=most)) as parts:
+    async with opened(turns=turns, settings=settings_with(history_messages=rows, turns_shown=most)) as parts:
         parts.store.plant("messages", past(runs)[2 * gone :])
         content = await parts.build(asking())
     raw = {message["content"] for message in content["messages"]}

@@ -16,6 +16,7 @@ from nexus.core.ports import Row
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.prompts import PromptManager
 from nexus.services.tools.registry import ToolRegistry
+from tests.nexus.support.builder_settings import BY_DEFAULT, settings_with
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.unit.services.parts import (
@@ -194,7 +195,7 @@ class TestContinuation:
             parts.store.plant("messages", past(3)[2:])
             parts.store.plant("identities", [{"public_key": "ada", "prompt_overrides": {"friends_profile": "New."}}])
             parts.registry.register(definition(), print)
-            parts.builder.settings = BuilderSettings(history_size=1, default_profile="Other.")
+            parts.builder.settings = settings_with(history_size=1, default_profile="Other.")
             later = {"client_timestamp_utc": "2026-01-01T00:00:00Z", "client_timezone_offset": 300}
             for number in range(2, 4):
                 message = request(request_id=f"msg_{number}", later=LATER, run_metadata=later)
@@ -287,7 +288,7 @@ class TestHistorySize:
     async def test_the_owners_wish(self, wanted: Any, shown: int, notes: int, *, sent: bool) -> None:
         """Granted between 1 and 200, else noted; it comes from the store or with the request."""
         profile = {"public_key": "ada", "config_overrides": {"history_context_size": wanted}}
-        async with opened(settings=BuilderSettings(history_size=4)) as parts:
+        async with opened(settings=settings_with(history_size=4)) as parts:
             parts.store.plant("messages", past(6))
             parts.store.plant("identities", [] if sent else [profile])
             content = await parts.build(request(run_metadata={"user_profile": profile} if sent else {}))
@@ -321,7 +322,7 @@ class TestWithoutABus:
 
     async def test_refusals(self) -> None:
         """As in a request."""
-        async with opened(settings=BuilderSettings(on_history_failure="error")) as parts:
+        async with opened(settings=settings_with(on_history_failure="error")) as parts:
             with pytest.raises(RequestError) as caught:
                 await parts.builder.build_context(owner_key="ada", current_input="")
             assert caught.value.code is ErrorCode.EMPTY_INPUT
@@ -331,7 +332,7 @@ class TestWithoutABus:
             assert caught.value.code is ErrorCode.HISTORY_UNAVAILABLE
 
 
-async def built(*messages: Message, settings: BuilderSettings | None = None, down: bool = False) -> RecordingMetrics:
+async def built(*messages: Message, settings: BuilderSettings = BY_DEFAULT, down: bool = False) -> RecordingMetrics:
     """What is reported of these builds, one after another."""
     store, metrics = FakeStore(), RecordingMetrics()
     async with opened(store) as parts:
@@ -363,7 +364,7 @@ async def test_missing_parts_are_counted() -> None:
 @pytest.mark.parametrize("text", ["hello", ""])
 async def test_a_build_that_fails_is_measured_as_far_as_it_came(text: str) -> None:
     """Without its history where that is demanded, it has gathered; refused before it begins, it has not."""
-    metrics = await built(request(text), settings=BuilderSettings(on_history_failure="error"), down=True)
+    metrics = await built(request(text), settings=settings_with(on_history_failure="error"), down=True)
     assert metrics.stages == ([Stage.GATHER, Stage.BUILD] if text else [])
     assert metrics.counted[Part.HISTORY] == (1 if text else 0)
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nexus.core.models import Message
-from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.text.tokens import ByteBound, Measure
+from tests.nexus.support.builder_settings import settings_with, window_with
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.unit.services.context.test_build_agent import asking
 from tests.nexus.unit.services.parts import definition, opened, past
@@ -53,7 +53,7 @@ async def built(
 
 def within(window: int, count_tokens: Any) -> BuilderSettings:
     """Settings with so large a window."""
-    return BuilderSettings(window=WindowSettings(context_window=window), count_tokens=count_tokens)
+    return settings_with(window=window_with(context_window=window), count_tokens=count_tokens)
 
 
 def shown(contents: list[dict[str, Any]]) -> list[Any]:

@@ -8,15 +8,15 @@ from typing import Any, Final
 import pytest
 
 from nexus.core.models import Message
-from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.prompts import THINKING_INSTRUCTION, PromptManager
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.recall_source import WordCounts
 from tests.nexus.unit.services.parts import opened
 from tests.nexus.unit.services.remembering_turns import FakeTurns
 
 GOLDEN: Final = Path(__file__).parent / "golden"
 # Two of the three runs of the session are shown as they were said.
-SETTINGS: Final = BuilderSettings(history_messages=6)
+SETTINGS: Final = settings_with(history_messages=6)
 OPENINGS: Final = {"agent": PromptManager().get_core_identity(), "thinking": THINKING_INSTRUCTION}
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from nexus.core.models import Message, Why
-from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.formats import Converted
 from nexus.services.context.request import LAYOUTS, read_request
 from nexus.services.context.run_prefix import IMAGE_TOKENS
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.unit.services.context.test_formats import FAULTS
 from tests.nexus.unit.services.context.test_left_out import entries
@@ -104,7 +105,7 @@ async def test_the_place_of_the_input(layout: str) -> None:
 async def counted(message: Message, window: int, used: Parts) -> dict[str, Any]:
     """The answer of a builder that counts tokens always."""
     sources = (used.persistence, used.store, used.registry, used.ledger)
-    builder = ContextBuilder(*sources, BuilderSettings(count_tokens="always"), counter=FakeCounter())
+    builder = ContextBuilder(*sources, settings_with(count_tokens="always"), counter=FakeCounter())
     known = {**message.content["metadata"], "context_window": window}
     message = message.model_copy(update={"content": {**message.content, "metadata": known}})
     return await replace(used, builder=builder).build(message)

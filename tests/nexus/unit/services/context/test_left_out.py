@@ -11,7 +11,6 @@ from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.core.models import LeftOut, Why
 from nexus.services.context.blocks import MOST_LEFT_OUT, listed
 from nexus.services.context.budget import Budget
-from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.run_prefix import RunPrefix
 from nexus.services.context.thinking import ThinkingInput, assemble_thinking, fit_thinking
@@ -19,6 +18,7 @@ from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.transcript import admit
 from nexus.services.text.tokens import Measure
 from nexus.services.turns.documents import RememberedTurn
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.unit.services.parts import opened, past, request
@@ -89,7 +89,7 @@ class TestBuild:
         metrics = RecordingMetrics()
         old = ("older messages", "SHARED_MEMORY", Why.TOO_MANY.value)
         blank = ("message", "blank", Why.EMPTY.value)
-        async with opened(metrics=metrics, settings=BuilderSettings(history_size=2)) as parts:
+        async with opened(metrics=metrics, settings=settings_with(history_size=2)) as parts:
             parts.store.plant("messages", past(5))
             first = await parts.build(request(run_metadata={"format": form}))
             parts.store.plant("messages", [])

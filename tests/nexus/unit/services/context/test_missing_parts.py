@@ -18,11 +18,12 @@ from nexus.core.person import Constraint
 from nexus.core.ports import OutboxRow, Row
 from nexus.core.turns import Goal, TurnStart
 from nexus.core.working_memory import CompactionJob, CompactionRequest, Snapshot
-from nexus.services.context.builder import BuilderSettings, Built, ContextBuilder
+from nexus.services.context.builder import Built, ContextBuilder
 from nexus.services.persistence import PersistenceService
 from nexus.services.person.facts import Facts
 from nexus.services.session_state.state import SessionState
 from nexus.services.tools.registry import ToolRegistry
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fake_person import FakeFacts
 from tests.nexus.support.fakes import FakeStore
@@ -246,7 +247,7 @@ class Scene:
             self.store,
             self.registry,
             self.ledger,
-            BuilderSettings(on_history_failure=on_history_failure),
+            settings_with(on_history_failure=on_history_failure),
             states=self.sources,
             turns=self.sources,
             memory=self.sources,

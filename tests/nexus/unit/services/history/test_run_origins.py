@@ -15,6 +15,7 @@ from nexus.services.history.recorder import RunOrigins
 from nexus.services.history.rows import llm_row
 from nexus.services.persistence import PersistenceService
 from nexus.services.tools.registry import ToolRegistry
+from tests.nexus.support.builder_settings import BY_DEFAULT
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.tombstones import NO_TOMBSTONES
 from tests.nexus.unit.services.parts import AwayLedger, request, within
@@ -28,7 +29,7 @@ AGENT = {"kind": "sub", "id": "scout", "role": "You look things up."}
 async def replica(store: FakeStore, ledger: MemoryLedger) -> AsyncIterator[tuple[PersistenceService, ContextBuilder]]:
     """The parts of one of several services."""
     async with PersistenceService(store, NO_TOMBSTONES, ledger=ledger).running() as persistence:
-        yield persistence, ContextBuilder(persistence, store, ToolRegistry(), ledger)
+        yield persistence, ContextBuilder(persistence, store, ToolRegistry(), ledger, BY_DEFAULT)
 
 
 def answer(text: str, run_id: str = "run_1") -> Message:

@@ -9,10 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nexus.core.wire import compact
-from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.run_prefix import in_format
 from nexus.services.records.compare import Comparison, compare, diff_of
 from nexus.services.records.explain import Explained, explain_content, explain_manifest
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.unit.services.context.canonical_lists import OPENING, canonical_lists
 from tests.nexus.unit.services.context.test_media import PNG, data_url, image, text
@@ -32,7 +32,7 @@ class Builds:
 
     def __init__(self, layout: str, form: str = "openai", size: int = 20) -> None:
         self.given = {"layout": layout, "format": form}
-        self.settings = BuilderSettings(count_tokens="always", history_size=size)
+        self.settings = settings_with(count_tokens="always", history_size=size)
 
     async def of(self, *asked: dict[str, Any], rows: int = 3, named: tuple[str, ...] = ("look",)) -> list[Explained]:
         """The answers; `asked` has for each what it is besides, and `more`: runs that were recorded before it."""

@@ -7,10 +7,10 @@ from typing import Any, Final
 import pytest
 
 from nexus.core.wire import compact
-from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.run_prefix import in_format
 from nexus.services.records.explain import Explained, Omission, explain, explain_content, explain_manifest
 from nexus.services.text.escape import PARTING
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.unit.services.context.test_media import PNG, data_url, image, text
 from tests.nexus.unit.services.parts import definition, opened, past, request
@@ -32,7 +32,7 @@ GIVEN: Final[dict[str, dict[str, Any]]] = {
 async def answered(layout: str, form: str = "openai", *, said: Any = "What now?", **more: Any) -> dict[str, Any]:
     """The content of an answer to a run that has called a tool."""
     later = more.pop("later", LATER)
-    async with opened(counter=FakeCounter(), settings=BuilderSettings(count_tokens="always")) as parts:
+    async with opened(counter=FakeCounter(), settings=settings_with(count_tokens="always")) as parts:
         parts.store.plant("messages", past(7))
         parts.registry.register(definition(), print)
         given = {"layout": layout, "format": form, **GIVEN[layout], **more}

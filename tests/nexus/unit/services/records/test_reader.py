@@ -14,11 +14,11 @@ from nexus.core.errors import RequestError
 from nexus.core.models import Message, utc_now
 from nexus.core.ports import Row, TokenCounter
 from nexus.core.records import BuildRecord
-from nexus.services.context.builder import BuilderSettings
 from nexus.services.records.reader import RecordReader
 from nexus.services.records.service import BuildRecords
 from nexus.services.records.why import Finding
 from nexus.services.requests.envelope import error_content
+from tests.nexus.support.builder_settings import settings_with
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.stored_session import a_compaction
 from tests.nexus.support.tombstones import NO_TOMBSTONES
@@ -100,7 +100,7 @@ class Desk:
 @asynccontextmanager
 async def at_desk(counter: TokenCounter | None = None, **settings: Any) -> AsyncIterator[Desk]:
     """A desk with a session of six messages."""
-    async with opened(settings=BuilderSettings(**settings), counter=counter) as parts:
+    async with opened(settings=settings_with(**settings), counter=counter) as parts:
         records = BuildRecords(parts.store.records, NO_TOMBSTONES, timedelta(days=7), gathered_s=0)
         desk = Desk(parts, records, RecordReader(parts.store))
         desk.plant(*map(a_row, range(6)))

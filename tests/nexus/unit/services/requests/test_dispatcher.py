@@ -31,6 +31,7 @@ from nexus.services.session_queue import MessageQueue
 from nexus.services.session_state.merge import state_in
 from nexus.services.session_state.service import SessionStates
 from nexus.services.tools.registry import ToolCatalog, ToolRegistry
+from tests.nexus.support.builder_settings import BY_DEFAULT
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
@@ -145,7 +146,7 @@ async def dispatching(bodies_up_to: int | None = None, **settings: Any) -> Async
 
     limits = RequestSettings(**settings)
     async with persistence.running(), catalog.running(), states.running(), facts.running(), constraints.running():
-        builder = ContextBuilder(persistence, store, registry, ledger)
+        builder = ContextBuilder(persistence, store, registry, ledger, BY_DEFAULT)
         writer = DeadLetterWriter(letters, metrics, bodies_up_to)
         service = RequestService(builder, bus, ledger, writer, limits, metrics)
         memory = WorkingMemory(store.memory, store, no_compaction, constraints=constraints, facts=facts)
