@@ -43,9 +43,8 @@ from nexus.services.context.memory_blocks import (
 from nexus.services.context.person_blocks import CONSTRAINTS, aside_blocks, mood_block
 from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position, what_to_pin
 from nexus.services.context.prompts import identity_block
-from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.run_prefix import RunView
-from nexus.services.context.session import PastTurns, RunMemory, SessionSources
+from nexus.services.context.session import SessionSources
 from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.progress import is_progress
 from nexus.services.history.reader import UntilShown
@@ -100,21 +99,17 @@ class AgentContext:
 
     Attributes:
         snapshot: the working memory that is shown; None for none.
+        mood: `[MOOD]`; None for none.
         tools: the definitions that go with the messages.
         degraded: parts that are missing.
-        recall: what is recalled; None for nothing.
-        mood: `[MOOD]`; None for none.
     """
 
-    memory: RunMemory
-    snapshot: Snapshot | None
     session: SessionSources
-    past: PastTurns
+    snapshot: Snapshot | None
+    mood: Block | None
     assembled: Assembled
     tools: list[dict[str, Any]]
     degraded: list[str]
-    recall: RecallBlock | None = None
-    mood: Block | None = None
 
     @property
     def view(self) -> RunView:
@@ -129,8 +124,8 @@ class AgentContext:
         }
         return RunView(
             self.tools,
-            self.past.remembered,
-            self.recall,
+            session.past.remembered,
+            session.recall,
             tuple(session.constraints),
             UntilShown.of(session.rows),
             session.cut,
@@ -142,11 +137,11 @@ class AgentContext:
     @property
     def left_out(self) -> list[LeftOut]:
         """What the messages do not show."""
-        return [*self.past.left_out, *self.assembled.left_out]
+        return [*self.session.past.left_out, *self.assembled.left_out]
 
     def meta(self, build: Build) -> Meta:
         """The figures of `[CONTEXT_META]`, as of now: no cache holds the last message."""
-        snapshot, goal = self.memory.snapshot or self.snapshot, self.session.goal
+        snapshot, goal = self.session.memory.snapshot or self.snapshot, self.session.goal
         overview = snapshot.overview if snapshot else None
         turn_number = goal.turn_number if goal and snapshot else None
         written_in = overview.turn_number if overview else 0
@@ -164,15 +159,8 @@ class AgentContext:
         )
 
 
-def agent_context(  # noqa: PLR0917  # one for each thing that was read
-    build: Build,
-    memory: RunMemory,
-    session: SessionSources,
-    window: Window,
-    past: PastTurns,
-    tools: list[dict[str, Any]],
-    degraded: list[str],
-    recall: RecallBlock | None = None,
+def agent_context(
+    build: Build, session: SessionSources, tools: list[dict[str, Any]], degraded: list[str]
 ) -> AgentContext:
     """The context that fits into the window; `degraded` names the missing parts.
 
@@ -180,8 +168,8 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
         RequestError: MISSING_AGENT_ROLE for a sub-agent without a role; HISTORY_UNAVAILABLE where its role could not be
             read.
     """
-    request, settings = build.request, build.settings
-    snapshot = memory.shown(request)
+    request, settings, memory = build.request, build.settings, session.memory
+    snapshot, recall, remembered = memory.shown(request), session.recall, session.past.remembered
     role, state = what_to_pin(request.agent, request.state, session.state)
     if request.agent.kind == "sub" and not role:
         if Part.STATE in degraded:
@@ -192,11 +180,11 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
     compaction = snapshot.compaction if snapshot else None
     mood = memory.view.mood if memory.view else None
     if settings.mood and not memory.view:
-        mood = mood_block(request, reversed(window.messages))
-    is_by_model = past.remembered.is_by_model and (compaction is None or compaction.source == "model")
+        mood = mood_block(request, reversed(session.window.messages))
+    is_by_model = remembered.is_by_model and (compaction is None or compaction.source == "model")
     given = AgentInput(
-        window=window,
-        remembered=past.remembered,
+        window=session.window,
+        remembered=remembered,
         settled=not missing and (is_by_model or not settings.summaries_by_model),
         current_input=request.current_input,
         results=build.run.earlier,
@@ -212,7 +200,7 @@ def agent_context(  # noqa: PLR0917  # one for each thing that was read
     )
     assembled = fit_agent(given, build.budget_with(tools))
     assembled = recall.counted(assembled) if recall else assembled
-    return AgentContext(memory, snapshot, session, past, assembled, tools, degraded, recall, mood)
+    return AgentContext(session, snapshot, mood, assembled, tools, degraded)
 
 
 def instructions(agent: Agent) -> list[Block]:

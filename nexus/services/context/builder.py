@@ -55,7 +55,6 @@ from nexus.services.context.gather import (
     offered,
     read_beginning,
     read_run_messages,
-    search_recall,
 )
 from nexus.services.context.person_blocks import constraints_text
 from nexus.services.context.pinned import is_role_given
@@ -78,13 +77,12 @@ from nexus.services.context.session import (
     CompactionCooldown,
     compact_session,
     gather_session,
-    read_all_turns,
-    read_hidden_turns,
+    gather_thinking,
     read_run_memory,
 )
 from nexus.services.context.thinking import thinking_prefix
 from nexus.services.history.rows import chars_of, invalid_request
-from nexus.services.history.transcript import Admitted, Window, faults
+from nexus.services.history.transcript import Admitted, faults
 from nexus.services.persistence import PersistenceService
 from nexus.services.text.tokens import too_many_tokens
 from nexus.services.tools.registry import ToolRegistry
@@ -286,8 +284,6 @@ class ContextBuilder:
                 self._lacking([Part.CONSTRAINTS], build)
             if first and (kept := await self._going_on(build, first, stored)):
                 return kept
-        else:
-            start.begin()
         prefix, complete = await self._new_dialogue(build, first.constraints if first else (), timings)
         prefix = prefix._replace(notes=[*prefix.notes, *await start.notes()])
         if not complete or prefix.degraded:
@@ -324,47 +320,42 @@ class ContextBuilder:
             degraded = self._degraded(gathered.missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = offered(self._sources.tools, build.request, build.settings.dialogue_tools)
-            chars, prefix = (
-                sum(map(chars_of, gathered.rows)),
-                partial(dialogue_prefix, build, gathered, tools, degraded),
-            )
-            return await computed(build.request.owner_key, chars, prefix), gathered.complete
+            assembled = partial(dialogue_prefix, build, gathered, tools, degraded)
+            chars = sum(map(chars_of, gathered.rows))
+            return await computed(build.request.owner_key, chars, assembled), gathered.complete
 
     async def _thinking(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
         with timings.measured(Stage.GATHER):
             view, stored = await read_beginning(self._sources, build, RunView.from_bytes)
-        constraints = stored if stored is not None else view.constraints if view else ()
         start.begin(view.remembered.goal if view else None)
         with timings.measured(Stage.GATHER):
-            past = await read_all_turns(self._sources, build, view.remembered if view else None)
-            recall, not_read = (view.recall, ()) if view else await search_recall(self._sources, build, ())
-            unread = [Part.CONSTRAINTS] if stored is None else []
-            degraded = self._degraded([*past.missing, *not_read, *unread], build)
+            gathered = await gather_thinking(self._sources, build, view, stored)
+            degraded = self._degraded(gathered.missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(self._sources.tools, build.request)
-            prefix = thinking_prefix(build, past, recall, constraints, tools, degraded)
+            prefix = thinking_prefix(build, gathered, tools, degraded)
         if view is None and not degraded:
-            mine = RunView(tools, past.remembered, recall, tuple(constraints)).to_bytes()
-            await start.keep(mine, RunView.from_bytes)
+            mine = RunView(tools, gathered.past.remembered, gathered.recall, tuple(gathered.constraints))
+            await start.keep(mine.to_bytes(), RunView.from_bytes)
         return prefix._replace(notes=[*prefix.notes, *await start.notes()])
 
     async def _agent(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
         context, memory = await self._agent_context(build, start, timings), self._sources.memory
         notes: list[str] = []
-        if memory and context.memory.snapshot:
+        if memory and context.session.memory.snapshot:
             outcome = await compact_session(
                 memory, self._cooldown, build, context.assembled, context.tools, cut=context.session.cut
             )
             if outcome == "compacted":
                 context = await self._agent_context(build, start, timings)
             notes = [{"delayed": NOT_COMPACTED, "due": TO_COMPACT}[outcome]] if outcome in {"delayed", "due"} else []
-        view = context.memory.view
+        view = context.session.memory.view
         # Nothing is recorded of a sub-agent without a role: it has been refused by now.
         start.begin(view.remembered.goal if view else None)
         if view is None:
             view = context.view
             if context.session.complete and not context.degraded:
-                view = await start.keep(view.to_bytes(), RunView.from_bytes, context.memory.since) or view
+                view = await start.keep(view.to_bytes(), RunView.from_bytes, context.session.memory.since) or view
         assembled = context.assembled
         return RunPrefix(
             assembled.messages,
@@ -381,30 +372,15 @@ class ContextBuilder:
         request, sources = build.request, self._sources
         with timings.measured(Stage.GATHER):
             memory = await read_run_memory(sources, build)
-            view, snapshot = memory.view, memory.shown(request)
-            kept = view.remembered if view else None
+            view = memory.view
             if _may_begin(request):
-                start.begin(kept.goal if kept else None)
-            session = await gather_session(sources, build, view, snapshot)
-            # The turns to read depend on the rows of the session.
-            chars = build.run_chars + sum(map(chars_of, session.rows))
-            window = await computed(
-                request.owner_key,
-                chars,
-                partial(Window.of, session.rows, request.agent, cut=session.cut, current_run_id=request.run_id),
-            )
-            partly = Part.HISTORY in session.missing or bool(snapshot and not snapshot.tail.is_all)
-            past = await read_hidden_turns(sources, build, session, window, kept, partly=partly)
-            shown = (item.row for item in window.messages)
-            recall, not_read = (view.recall, ()) if view else await search_recall(sources, build, shown)
-            missing = [*session.missing, *memory.missing, *past.missing, *not_read]
-            degraded = self._degraded(missing, build)
+                start.begin(view.remembered.goal if view else None)
+            gathered = await gather_session(sources, build, memory)
+            degraded = self._degraded(gathered.missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(sources.tools, request)
-            # Other programs may have written an overview of any length.
-            chars += len(snapshot.overview.content) if snapshot and snapshot.overview else 0
-            assembled = partial(agent_context, build, memory, session, window, past, tools, degraded, recall)
-            return await computed(request.owner_key, chars, assembled)
+            assembled = partial(agent_context, build, gathered, tools, degraded)
+            return await computed(request.owner_key, gathered.chars, assembled)
 
     def _degraded(self, missing: Sequence[Part], build: Build) -> list[str]:
         """The missing parts of a new context, the tools included; see `_lacking`."""

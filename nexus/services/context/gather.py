@@ -139,7 +139,7 @@ class Build(NamedTuple):
 
     def budget_with(self, tools: Sequence[dict[str, Any]]) -> Budget:
         """The budget with other tools."""
-        return self.budget if tools is self.budget.tools else replace(self.budget, tools=tools)
+        return replace(self.budget, tools=tools)
 
 
 def offered(tools: ToolRegistry, request: BuildRequest, in_dialogue: Collection[str] = ()) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 import anyio
 
+from nexus.core.concurrency import computed
 from nexus.core.metrics import Part
 from nexus.core.models import LeftOut, Why
 from nexus.core.person import Constraint
@@ -24,12 +25,22 @@ from nexus.core.ports import MemorySource, Past, Row, RunOrigin, TurnSource
 from nexus.core.turns import Goal, Level
 from nexus.core.working_memory import WHOLE, CompactionRequest, Snapshot
 from nexus.services.context.blocks import Assembled, number_of
-from nexus.services.context.gather import BEGINNING, Build, Read, Sources, first_deadline, incomplete_notes
+from nexus.services.context.gather import (
+    BEGINNING,
+    Build,
+    Read,
+    Sources,
+    first_deadline,
+    incomplete_notes,
+    search_recall,
+)
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.pinned import is_all_given
+from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.request import BuildRequest
 from nexus.services.context.run_prefix import RunView, compactions_of
 from nexus.services.history.reader import MOST_SESSION_CHARS
+from nexus.services.history.rows import chars_of
 from nexus.services.history.transcript import Window
 from nexus.services.session_state.state import SessionState
 from nexus.services.turns.documents import read_turns
@@ -91,33 +102,56 @@ async def read_run_memory(sources: Sources, build: Build) -> RunMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class PastTurns:
+    """The goal and earlier turns that a context shows; `missing` as for `DialogueSources`.
+
+    `left_out` has the turns that cannot be read, and the earlier ones where no `[TURN_MEMORY]` counts them.
+    """
+
+    remembered: Remembered
+    missing: Sequence[Part] = ()
+    left_out: Sequence[LeftOut] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSources:
-    """The data of one session for the agent layout.
+    """The data of one context of the agent layout.
 
     Attributes:
-        rows: newest first.
+        memory: the working memory, and the view of the run.
+        rows: of the session, newest first.
         cut: the session has older rows.
+        window: the messages that the rows are.
         state: as stored; an empty one also where it was not needed.
         goal: as stored; None where it was not read.
+        past: the goal that is shown, and the turns whose input the window does not show.
+        recall: what long-term memory has besides, in later builds what the first recalled; None for nothing.
         constraints: as stored; where they could not be read, those with which the run began.
+        chars: about how many characters there are to assemble.
         complete, missing, notes: as for `DialogueSources`.
     """
 
+    memory: RunMemory
     rows: Sequence[Row]
     cut: bool
+    window: Window
     state: SessionState
     goal: Goal | None
+    past: PastTurns
+    recall: RecallBlock | None
     constraints: Sequence[Constraint]
+    chars: int
     complete: bool
     missing: Sequence[Part]
     notes: Sequence[str]
 
 
-async def gather_session(
-    sources: Sources, build: Build, view: RunView | None, snapshot: Snapshot | None
-) -> SessionSources:
-    """Read the rows of the session that no compaction of `snapshot` covers, its state, its goal and the constraints."""
-    request = build.request
+async def gather_session(sources: Sources, build: Build, memory: RunMemory) -> SessionSources:
+    """Read the rows of the session that no compaction covers, its state, its goal and the constraints.
+
+    What of the past those rows do not show is read after them: earlier turns, and what there is to recall.
+    """
+    request, view, snapshot = build.request, memory.view, memory.shown(build.request)
     history = partial(
         sources.conversation.get_session,
         request.owner_key,
@@ -138,18 +172,67 @@ async def gather_session(
     if sources.turns and _needs_goal(request, view.remembered if view else None):
         reads[Part.TURNS] = _goal_of(sources.turns, build)
     found = await sources.read_all(reads)
-    past: Past = found.get(Part.HISTORY, Past([]))
+    read: Past = found.get(Part.HISTORY, Past([]))
+    rows = [*map(view.as_shown, read.rows)] if view else read.rows
+    # Rows that the view leaves out may have the time of rows that it shows, and are then not read any more.
+    cut = view.cut if view else read.stopped_early
+    chars = build.run_chars + sum(map(chars_of, rows))
+    make_window = partial(Window.of, rows, request.agent, cut=cut, current_run_id=request.run_id)
+    window = await computed(request.owner_key, chars, make_window)
+    partly = Part.HISTORY not in found or bool(snapshot and not snapshot.tail.is_all)
+    goal: Goal | None = found.get(Part.TURNS)
+    # Rows may have been removed, turns may have come without them, and runs may be older than turn memory: then the
+    # numbers of turns and of inputs differ.
+    needs_turns = window.cut or partly or len(window.runs) != (goal.earlier if goal else 0)
+    kept = view.remembered if view else None
+    past = await _wanted_turns(sources, build, kept, goal, needs_turns=needs_turns, shown_runs=window.runs)
+    shown = (item.row for item in window.messages)
+    recall, not_read = (view.recall, ()) if view else await search_recall(sources, build, shown)
+    # Other programs may have written an overview of any length.
+    chars += len(snapshot.overview.content) if snapshot and snapshot.overview else 0
     return SessionSources(
-        rows=[*map(view.as_shown, past.rows)] if view else past.rows,
-        # Rows that the view leaves out may have the time of rows that it shows, and are then not read any more.
-        cut=view.cut if view else past.stopped_early,
+        memory=memory,
+        rows=rows,
+        cut=cut,
+        window=window,
         state=found.get(Part.STATE, SessionState()),
-        goal=found.get(Part.TURNS),
+        goal=goal,
+        past=past,
+        recall=recall,
         constraints=found.get(Part.CONSTRAINTS, view.constraints if view else ()),
-        complete=past.complete and not build.unrecorded,
-        missing=[part for part in reads if part not in found],
-        notes=[*request.notes, *incomplete_notes(build, past)],
+        chars=chars,
+        complete=read.complete and not build.unrecorded,
+        missing=[*(part for part in reads if part not in found), *memory.missing, *past.missing, *not_read],
+        notes=[*request.notes, *incomplete_notes(build, read)],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingSources:
+    """The data of one context of the thinking layout; attributes as for `SessionSources`, `past` with all turns."""
+
+    past: PastTurns
+    recall: RecallBlock | None
+    constraints: Sequence[Constraint]
+    missing: Sequence[Part]
+
+
+async def gather_thinking(
+    sources: Sources, build: Build, view: RunView | None, stored: Sequence[Constraint] | None
+) -> ThinkingSources:
+    """Read the goal, earlier turns and what there is to recall; `view` and `stored` are as of `read_beginning`."""
+    request, kept = build.request, view.remembered if view else None
+    reads: dict[Part, Read] = {}
+    if sources.turns and _needs_goal(request, kept):
+        reads[Part.TURNS] = _goal_of(sources.turns, build)
+        await sources.conversation.written(request.owner_key, except_run=request.run_id)
+    found = await sources.read_all(reads)
+    past = await _wanted_turns(sources, build, kept, found.get(Part.TURNS))
+    recall, not_read = (view.recall, ()) if view else await search_recall(sources, build, ())
+    missing = [*(part for part in reads if part not in found), *past.missing, *not_read]
+    if stored is not None:
+        return ThinkingSources(past, recall, stored, missing)
+    return ThinkingSources(past, recall, view.constraints if view else (), [*missing, Part.CONSTRAINTS])
 
 
 def _goal_of(turns: TurnSource, build: Build) -> Read:
@@ -166,43 +249,6 @@ def _wants_another_level(request: BuildRequest, kept: Remembered) -> bool:
     return bool(kept.turns) and request.turn.summary_detail_level not in {None, kept.level}
 
 
-@dataclass(frozen=True, slots=True)
-class PastTurns:
-    """The goal and earlier turns that a context shows; `missing` as for `DialogueSources`.
-
-    `left_out` has the turns that cannot be read, and the earlier ones where no `[TURN_MEMORY]` counts them.
-    """
-
-    remembered: Remembered
-    missing: Sequence[Part] = ()
-    left_out: Sequence[LeftOut] = ()
-
-
-async def read_hidden_turns(
-    sources: Sources, build: Build, session: SessionSources, window: Window, kept: Remembered | None, *, partly: bool
-) -> PastTurns:
-    """The goal, and the turns whose input the window does not show.
-
-    `kept` is the memory of the run's first build, None in that build; `partly`: not all of the session was read.
-    """
-    earlier = session.goal.earlier if session.goal else 0
-    # Rows may have been removed, turns may have come without them, and runs may be older than turn memory: then the
-    # numbers of turns and of inputs differ.
-    needs_turns = window.cut or partly or len(window.runs) != earlier
-    return await _wanted_turns(sources, build, kept, session.goal, needs_turns=needs_turns, shown_runs=window.runs)
-
-
-async def read_all_turns(sources: Sources, build: Build, kept: Remembered | None) -> PastTurns:
-    """The goal and all earlier turns; `kept` is the memory of the run's first build, None in that build."""
-    needed = sources.turns and _needs_goal(build.request, kept)
-    reads = {Part.TURNS: _goal_of(sources.turns, build)} if sources.turns and needed else {}
-    if reads:
-        await sources.conversation.written(build.request.owner_key, except_run=build.request.run_id)
-    found = await sources.read_all(reads)
-    past = await _wanted_turns(sources, build, kept, found.get(Part.TURNS))
-    return replace(past, missing=[Part.TURNS]) if needed and not found else past
-
-
 async def _wanted_turns(
     sources: Sources,
     build: Build,
@@ -212,6 +258,10 @@ async def _wanted_turns(
     needs_turns: bool = True,
     shown_runs: Collection[str] = (),
 ) -> PastTurns:
+    """The goal, and with `needs_turns` the turns before it but for those of `shown_runs`.
+
+    `kept` is the memory of the run's first build, None in that build.
+    """
     request = build.request
     level = request.turn.summary_detail_level or (kept.level if kept else build.settings.summary_detail_level)
     text, source = _goal_shown(request, goal, kept)

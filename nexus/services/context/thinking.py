@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from nexus.core.person import Constraint
 from nexus.core.turns import ThinkingRound
 from nexus.services.context.blocks import Assembled, Block, Dropped, Joined, Section, assemble, source_of, text_of
 from nexus.services.context.bounds import Bounds
@@ -27,9 +26,8 @@ from nexus.services.context.memory_blocks import (
 )
 from nexus.services.context.person_blocks import aside_blocks, mood_block
 from nexus.services.context.prompts import THINKING_INSTRUCTION
-from nexus.services.context.recall_block import RecallBlock
 from nexus.services.context.run_prefix import RunPrefix
-from nexus.services.context.session import PastTurns
+from nexus.services.context.session import ThinkingSources
 from nexus.services.text.escape import BANNERS, CountingEscape, LabelEscape, canonical
 from nexus.services.text.tokens import Measure
 from nexus.services.turns.documents import turns_text
@@ -69,16 +67,11 @@ def instructions() -> list[Block]:
     return [Block("THINKING_INSTRUCTION", "system", THINKING_INSTRUCTION)]
 
 
-def thinking_prefix(  # noqa: PLR0917  # one for each thing that was read
-    build: Build,
-    past: PastTurns,
-    recall: RecallBlock | None,
-    constraints: Sequence[Constraint],
-    tools: list[dict[str, Any]],
-    degraded: list[str],
+def thinking_prefix(
+    build: Build, gathered: ThinkingSources, tools: list[dict[str, Any]], degraded: list[str]
 ) -> RunPrefix:
     """The messages of the layout, of what was read for a build; `degraded` names the missing parts."""
-    request = build.request
+    request, past, recall = build.request, gathered.past, gathered.recall
     given = ThinkingInput(
         current_input=request.current_input,
         remembered=past.remembered,
@@ -86,7 +79,7 @@ def thinking_prefix(  # noqa: PLR0917  # one for each thing that was read
         rounds=request.turn.thinking_rounds,
         input_id=request.human.id,
         aside=aside_blocks(
-            [*constraints, *request.constraints],
+            [*gathered.constraints, *request.constraints],
             recall.block if recall else None,
             mood_block(request) if build.settings.mood else None,
         ),
