@@ -265,18 +265,8 @@ def _overview(snapshot: Snapshot | None) -> str:
 def fit_agent(given: AgentInput, budget: Budget) -> Assembled:
     """The context within its budget, as far as leaving memory out goes."""
     given = _bounded(given, budget.bounds) if budget.bounds else given
-    past = _past(given)
+    past = admit([*given.window.messages, *given.results], "history", going_on=True)
     return fit(budget, _growing(given, past), partial(_assemble, given, past))
-
-
-def assemble_agent(given: AgentInput) -> Assembled:
-    """The messages up to the current input, all of them."""
-    past = _past(given)
-    return _assemble(given, past, Kept({name: block.most for name, block in _growing(given, past).items()}))
-
-
-def _past(given: AgentInput) -> Admitted:
-    return admit([*given.window.messages, *given.results], "history", going_on=True)
 
 
 def _growing(given: AgentInput, past: Admitted) -> dict[str, Growing]:
@@ -308,7 +298,7 @@ def _starts(messages: Sequence[dict[str, Any]]) -> list[int]:
     return [len(messages), *(index for index in range(len(messages))[::-1] if messages[index]["role"] != "tool")]
 
 
-def _assemble(given: AgentInput, past: Admitted, kept: Kept, measure: Measure | None = None) -> Assembled:
+def _assemble(given: AgentInput, past: Admitted, kept: Kept, measure: Measure | None) -> Assembled:
     window, snapshot, items = given.window, given.snapshot, kept.items
     opening = instructions(given.agent)
     stable_opening = len(opening)

@@ -16,7 +16,7 @@ from nexus.core.models import Why
 from nexus.core.shares import BUDGET
 from nexus.core.wire import compact
 from nexus.core.working_memory import Compaction, Overview, Snapshot
-from nexus.services.context.agent import AgentInput, assemble_agent, fit_agent
+from nexus.services.context.agent import AgentInput, fit_agent
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Budget
 from nexus.services.context.formats import FORMATS
@@ -100,7 +100,7 @@ def agent_input(rows: Sequence[Any], **changes: Any) -> AgentInput:
 
 def assembled(rows: Sequence[Any], **changes: Any) -> Assembled:
     """The context; it is one that a strict provider accepts."""
-    made = assemble_agent(agent_input(rows, **changes))
+    made = fit_agent(agent_input(rows, **changes), Budget(0))
     assert faults(made.messages) == []
     return made
 
@@ -319,10 +319,10 @@ def test_any_rows(rows: list[Any], placement: Placement, pinned_from_end: int, c
         rows, role="You lead.", state=STATE, placement=placement, pinned_from_end=pinned_from_end, cut=cut
     )
     before = deepcopy(given_now)
-    made = assemble_agent(given_now)
+    made, again = (fit_agent(given_now, Budget(0)) for _ in range(2))
     assert given_now == before
     assert compact([made.messages, made.manifest, made.repairs]) == compact(
-        [assemble_agent(given_now).messages, assemble_agent(given_now).manifest, assemble_agent(given_now).repairs]
+        [again.messages, again.manifest, again.repairs]
     )
     assert faults(made.messages) == []
     for form, faults_of in CHECKS.items():
@@ -331,7 +331,7 @@ def test_any_rows(rows: list[Any], placement: Placement, pinned_from_end: int, c
     contents = [message["content"] for message in made.messages]
     start = contents.index(PINNED[0])
     assert contents[start : start + 4] == PINNED
-    without = assemble_agent(replace(given_now, role="", state=SessionState()))
+    without = fit_agent(replace(given_now, role="", state=SessionState()), Budget(0))
     assert [*made.messages[:start], *made.messages[start + 4 :]] == without.messages
 
 
@@ -451,7 +451,7 @@ def test_no_call_without_its_results() -> None:
     """However much room there is, down to the token: a call and its results go together, and nothing else with them."""
     said = [item for number in range(4) for item in exchange(number, "done", [words_of(5), words_of(9), words_of(2)])]
     given_input = AgentInput(Window(said), "and now?", agent=Agent(system_prompt="You help."))
-    every, starts = assemble_agent(given_input).messages[1:-1], set()
+    every, starts = fit_agent(given_input, Budget(0)).messages[1:-1], set()
     for tokens in range(measure().messages(every) + 50):
         made = within(given_input, tokens)
         assert faults(made.messages) == []
@@ -506,4 +506,4 @@ def test_ceilings(given_input: AgentInput, turns: int, notes: int) -> None:
 def test_unreadable_memory() -> None:
     """The block may be there again in the next context, behind the instructions, so these are all that can be used."""
     given_input = AgentInput(Window(exchange(1, "a", [])), "hi", remembered=Remembered("the goal"), memory_missing=True)
-    assert assemble_agent(given_input).manifest["prefix"]["messages"] == 1
+    assert fit_agent(given_input, Budget(0)).manifest["prefix"]["messages"] == 1

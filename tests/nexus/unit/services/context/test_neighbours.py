@@ -17,8 +17,9 @@ import pytest
 from nexus.core.models import Message, Role
 from nexus.core.turns import ThinkingRound
 from nexus.core.working_memory import Compaction, Overview, Snapshot
-from nexus.services.context.agent import AgentInput, assemble_agent
+from nexus.services.context.agent import AgentInput, fit_agent
 from nexus.services.context.blocks import Assembled, Block
+from nexus.services.context.budget import Budget
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Remembered
@@ -136,7 +137,7 @@ def called(texts: Sequence[str]) -> list[dict[str, Any]]:
 
 def agent(rows: Sequence[dict[str, Any]] = (), current_input: str = "go on", **given: Any) -> Assembled:
     """A context of the agent layout."""
-    return assemble_agent(AgentInput(Window.of(rows), current_input, **given))
+    return fit_agent(AgentInput(Window.of(rows), current_input, **given), Budget(0))
 
 
 def dialogue(rows: Sequence[dict[str, Any]] = (), current_input: str = "go on", **given: Any) -> Assembled:
