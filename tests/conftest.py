@@ -4,11 +4,12 @@ The servers are those that `NEXUS_TEST_REDIS_URL` and `NEXUS_TEST_MONGO_URI` nam
 starts with the first test that needs it and lasts for the whole run.
 """
 
+import gc
 import ipaddress
 import os
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,6 +61,17 @@ def pytest_configure(config: pytest.Config) -> None:
         if ours or name.upper().endswith("_PROXY"):
             del os.environ[name]
     sys.addaudithook(_stay_on_this_machine)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays until the end: the garbage collector need not look at it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
