@@ -4,7 +4,7 @@ Rules of this module:
 
 - A database is emptied when it is taken again, some tests after it was given back: by then also that is there which a
   writer who was cancelled had on its way.
-- One whose collections or indexes are not as they were made is not used again.
+- One whose collections, their options or indexes are not as they were made is not used again.
 """
 
 import uuid
@@ -17,7 +17,7 @@ from pymongo.errors import PyMongoError
 
 from nexus.adapters.mongo.schema import INDEXES, WORDS_INDEX
 
-_Shape = dict[str, list[str]]
+_Shape = dict[str, tuple[dict[str, Any], list[str]]]
 
 _IN_TURN: Final = 8
 
@@ -62,9 +62,9 @@ class DatabasePool:
         return name, self._shape(name)
 
     def _shape(self, name: str) -> _Shape:
-        """The names of the indexes of each collection."""
+        """The options and the names of the indexes of each collection."""
         database = self._client[name]
         return {
-            collection: sorted(database[collection].index_information())
-            for collection in database.list_collection_names()
+            each["name"]: (each["options"], sorted(database[each["name"]].index_information()))
+            for each in database.list_collections()
         }
