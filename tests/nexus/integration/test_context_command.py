@@ -49,7 +49,8 @@ async def test_what_a_request_gets(
     shown = json.loads(await desk.said("show", *words))
     assert repr(everything(db)) == repr(before)
     settings = Settings(
-        bus=BusSettings(mode="memory"), database=DatabaseSettings(uri=SecretStr(mongo_uri), name=database_name)
+        bus=BusSettings(mode="memory"),
+        database=DatabaseSettings(uri=SecretStr(mongo_uri), name=database_name, timeout_ms=10_000),
     )
     human = Message(run_id="r", owner_key="ada", role=Role.HUMAN, content="What now? 早")
     run = Run(id="r", owner_key="ada", history=[human], metadata={"session_id": "s1", "layout": layout})

@@ -71,7 +71,7 @@ async def answers_of(desk: Desk, *asking: Message, **context: Any) -> list[bytes
     uri, name = (desk.environment[f"NEXUS_DATABASE__{each}"] for each in ("URI", "NAME"))
     settings = Settings(
         bus=BusSettings(mode="memory"),
-        database=DatabaseSettings(uri=SecretStr(uri), name=name),
+        database=DatabaseSettings(uri=SecretStr(uri), name=name, timeout_ms=10_000),
         context=ContextSettings(**context),
     )
     found = []

@@ -45,7 +45,7 @@ async def examined(settings: Settings, *, quick: bool = False) -> tuple[bool, st
 async def said(url: str, mongo_uri: str, database_name: str, mode: str = "pubsub") -> tuple[bool, str]:
     """The same of this bus and the database."""
     bus = BusSettings.model_validate({"mode": mode, "url": url, "channel_prefix": "{t}:"})
-    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=database_name)
+    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=database_name, timeout_ms=10_000)
     return await examined(Settings(bus=bus, database=database), quick=True)
 
 
@@ -54,13 +54,13 @@ async def test_a_redis(mongo_uri: str, database_name: str) -> None:
     async with redis_server() as server, open_redis(server.url) as admin:
         for mode in ("pubsub", "streams", "memory"):
             well, lines = await said(server.url, mongo_uri, database_name, mode)
-            assert well
+            assert well, lines
             assert "ok     bus: hears itself" in lines
             assert "ok     ledger: takes a claim and gives it back" in lines
         assert await admin.keys("*nexus:request:*") == []
         for url, advice in OTHER_KINDS.items():
             well, lines = await said(url.format(f"{HOST}:{server.port}"), mongo_uri, database_name)
-            assert (well, "wrong  bus: " in lines, advice in lines) == (False, True, True)
+            assert (well, "wrong  bus: " in lines, advice in lines) == (False, True, True), lines
         for breaking, mending, part, advice in BROKEN:
             await admin.execute_command(*breaking)  # type: ignore[no-untyped-call]  # redis-py's is untyped
             well, lines = await said(server.url, mongo_uri, database_name)
@@ -76,7 +76,7 @@ def test_other_errors() -> None:
 
 async def said_of_service(url: str, mongo_uri: str, name: str, **bus: Any) -> tuple[bool, str]:
     """The same of all parts, with these settings of the bus."""
-    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=name)
+    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=name, timeout_ms=10_000)
     return await examined(
         Settings(bus=BusSettings.model_validate({"url": url, "answer_ttl_s": 60, **bus}), database=database)
     )
@@ -89,7 +89,7 @@ async def test_whether_a_service_answers(redis_url: str, mongo_uri: str, databas
     keys = {"signing": {"keys": {"operator": "k" * 32}, "required": True}}
     settings = Settings(
         bus=BusSettings.model_validate({"url": redis_url, **bus, **keys}),
-        database=DatabaseSettings(uri=SecretStr(mongo_uri), name=database_name),
+        database=DatabaseSettings(uri=SecretStr(mongo_uri), name=database_name, timeout_ms=10_000),
     )
     async with open_nexus(settings):
         well, lines = await said_of_service(redis_url, mongo_uri, database_name, **bus, **keys)
@@ -256,7 +256,7 @@ async def test_a_key_of_a_model_that_cannot_be_used(mongo_uri: str, database_nam
 )
 async def test_an_embedder(mongo_uri: str, prepared_database: str, behaviour: Behaviour, said: str) -> None:
     """An endpoint is asked for a vector; the advice is about its settings."""
-    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=prepared_database)
+    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=prepared_database, timeout_ms=10_000)
     settings = Settings(bus=BusSettings(mode="memory"), database=database)
     async with model_server(behaviour) as server:
         recall = RecallSettings(embedder="endpoint", base_url=SecretStr(server.base_url), model="e5")

@@ -45,7 +45,7 @@ class RecallDesk(Desk):
         uri, name = self.environment["NEXUS_DATABASE__URI"], self.environment["NEXUS_DATABASE__NAME"]
         settings = Settings(
             bus=BusSettings.model_validate(bus),
-            database=DatabaseSettings(uri=SecretStr(uri), name=name),
+            database=DatabaseSettings(uri=SecretStr(uri), name=name, timeout_ms=10_000),
             system=SystemSettings(drain_seconds=0),
         )
         async with open_nexus(settings):

@@ -25,7 +25,7 @@ def settings(uri: str, name: str, **days: int) -> Settings:
     """On a bus in memory."""
     return Settings(
         bus=BusSettings(mode="memory"),
-        database=DatabaseSettings(uri=SecretStr(uri), name=name),
+        database=DatabaseSettings(uri=SecretStr(uri), name=name, timeout_ms=10_000),
         retention=RetentionDays(**days),
         system=SystemSettings(drain_seconds=0),
     )

@@ -62,7 +62,7 @@ def other(mongo_uri: str, elsewhere: _Database) -> Desk:
 
 async def contexts_of(mongo_uri: str, db: _Database, owner: str, session: str) -> list[Any]:
     """The messages of the next context in two layouts."""
-    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=db.name)
+    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=db.name, timeout_ms=10_000)
     found = list[Any]()
     async with (
         open_nexus(Settings(bus=BusSettings(mode="memory"), database=database)) as nexus,

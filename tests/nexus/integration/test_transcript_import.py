@@ -148,7 +148,7 @@ async def test_what_was_imported_is_used(desk: Desk, db: _Database, mongo_uri: s
     """Search finds it, a compaction takes it in, and every message is counted where it is."""
     instructions = {"role": "system", "content": "Be brief."}
     await desk.said("import", "--from", "openai", "--owner", "ada", a_file(tmp_path, [instructions, *chat(120, 60)]))
-    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=db.name)
+    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=db.name, timeout_ms=10_000)
     async with (
         open_nexus(Settings(bus=BusSettings(mode="memory"), database=database)) as nexus,
         ContextClient(nexus.bus).listening() as client,
