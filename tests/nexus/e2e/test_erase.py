@@ -251,6 +251,7 @@ async def test_a_session(environment: Environment, mongo_janitor: MongoClient[Do
 
 
 @pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("mode", ["streams"], indirect=True)
 async def test_before_a_time(environment: Environment, mongo_janitor: MongoClient[Document]) -> None:
     """What was said since stays, of a session that began since with all that is made of it."""
     async with at_work(environment, mongo_janitor) as (erasing, client):

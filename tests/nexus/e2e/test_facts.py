@@ -67,6 +67,7 @@ async def shows(client: ContextClient, owner: str, text: str) -> Document:
 
 
 @pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("mode", ["streams"], indirect=True)
 async def test_a_person_who_moved(environment: Environment) -> None:
     """The newer value is shown, with the old one and both rows; the same bytes in any order, and after a restart.
 

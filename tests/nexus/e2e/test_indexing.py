@@ -46,6 +46,7 @@ async def _all_indexed(database: MongoClient[Document], name: str, rows: int) ->
 
 
 @pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("mode", ["pubsub"], indirect=True)
 async def test_what_was_said_is_found(
     environment: Environment, mongo_janitor: MongoClient[Document], database_name: str
 ) -> None:

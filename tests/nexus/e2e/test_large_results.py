@@ -70,6 +70,7 @@ async def read_through(client: ContextClient, run: Run, handle: str) -> str:
 
 
 @pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("mode", ["pubsub"], indirect=True)
 async def test_a_result_is_shown_as_it_was_recorded(environment: Environment) -> None:
     """In the run that had it, in later runs, in every format and after a restart; it is whole by its handle."""
     async with serving(environment), client_of(environment) as client:

@@ -121,6 +121,7 @@ async def test_an_owner_finds_what_is_its_own(environment: Environment) -> None:
 
 
 @pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("mode", ["streams"], indirect=True)
 async def test_a_model_finds_it_in_another_session(environment: Environment) -> None:
     """With `scope: owner`; the question itself, and earlier searches for it, are not found."""
     question = "What does Biscuit eat?"

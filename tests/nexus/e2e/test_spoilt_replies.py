@@ -131,7 +131,14 @@ async def behind_proxy(environment: Environment, server: str) -> AsyncIterator[t
 
 @pytest.mark.heavy
 @pytest.mark.once
-@pytest.mark.parametrize(("server", "driver"), [*(("mongodb", driver) for driver in DRIVERS), ("redis", "motor")])
+@pytest.mark.parametrize(
+    ("mode", "server", "driver"),
+    [
+        *(("streams", "mongodb", driver) for driver in DRIVERS),
+        *((mode, "redis", "motor") for mode in ("pubsub", "streams")),
+    ],
+    indirect=["mode"],
+)
 @pytest.mark.usefixtures("mode")
 async def test_spoilt_replies(environment: Environment, server: str, driver: str) -> None:
     """They end nothing, and a good request is answered afterwards; those of MongoDB are no fault of Nexus.

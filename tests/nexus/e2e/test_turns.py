@@ -135,6 +135,7 @@ def with_model(environment: Environment, server: ModelServer, **settings: str) -
 
 
 @pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("mode", ["streams"], indirect=True)
 async def test_every_turn_knows_the_goal(environment: Environment, turns: Turns) -> None:
     """A goal given later replaces it from there on; a second session has its own; figures are remembered."""
     # With a working memory the session would be compacted meanwhile, and more turns be told.

@@ -74,6 +74,7 @@ async def at_desk(environment: Environment, janitor: MongoClient[Document]) -> A
 
 
 @pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("mode", ["pubsub"], indirect=True)
 async def test_an_archive_keeps_the_words(environment: Environment, mongo_janitor: MongoClient[Document]) -> None:
     """Every message that is archived stands in the details as it was said, and a phrase in it is found."""
     async with at_desk(environment, mongo_janitor) as desk:
