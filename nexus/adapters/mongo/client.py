@@ -11,16 +11,13 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from inspect import isawaitable
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import anyio
 import structlog
 from bson.errors import BSONError, InvalidDocument, InvalidStringData
-from pymongo import ReturnDocument
 from pymongo.errors import (
     BulkWriteError,
     ConnectionFailure,
@@ -33,13 +30,9 @@ from pymongo.errors import (
     WriteError,
 )
 
-from nexus.adapters.mongo.versions import NOT_NEWER, readable, written
 from nexus.core.errors import NexusError, StoreRejectedError, StoreUnavailableError
-from nexus.core.models import Row
 
 _log = structlog.get_logger(__name__)
-
-Order = Sequence[tuple[str, int]]
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -171,7 +164,7 @@ def insert_call(
 def translated(error: Exception) -> StoreRejectedError | StoreUnavailableError:
     """The port's error for an error of the driver."""
     if isinstance(error, OperationFailure):
-        code = _code_of(error)
+        code = code_of(error)
         text = _REFUSALS.get(code or 0, f"{type(error).__name__} {code}")
         is_write = isinstance(error, WriteError | BulkWriteError)
         return StoreRejectedError(text) if is_unacceptable(code, is_write=is_write) else StoreUnavailableError(text)
@@ -188,69 +181,8 @@ def is_unacceptable(code: int | None, *, is_write: bool = True) -> bool:
     return code == _DOCUMENT_TOO_LARGE or (is_write and code in _UNACCEPTABLE)
 
 
-async def insert_until_duplicate(collection: Any, documents: Sequence[Row]) -> int:
-    """Insert in this order, up to the first that breaks a promise of uniqueness. Returns how many were inserted.
-
-    What is inserted, and what is there already, is on a majority: the server waits for that after a duplicate as well.
-    """
-    if not documents:
-        return 0
-    try:
-        # For one document, too: of a duplicate that no majority has, `insert_one` reports the duplicate alone.
-        await collection.insert_many([written(document) for document in documents])
-    except BulkWriteError as error:
-        if _code_of(error) != DUPLICATE_KEY:
-            raise
-        return int(error.details["nInserted"])
-    return len(documents)
-
-
-async def read_one(
-    collection: Any, query: Mapping[str, Any], projection: Mapping[str, Any] | None = None, order: Order | None = None
-) -> Row | None:
-    """The first document in this order."""
-    row: Row | None = await collection.find_one(query, projection, sort=order)
-    return None if row is None else readable(collection, [row])[0]
-
-
-async def read_page(
-    collection: Any, query: Mapping[str, Any], projection: Mapping[str, Any], order: Order, limit: int
-) -> list[Row]:
-    """Up to `limit` documents in this order, in one batch, so that the server keeps no cursor."""
-    cursor = collection.find(query, projection, sort=order, limit=limit, batch_size=limit + 1)
-    return readable(collection, await cursor.to_list(limit))
-
-
-async def read_all(
-    collection: Any, query: Mapping[str, Any], projection: Mapping[str, Any] | None = None, order: Order | None = None
-) -> list[Row]:
-    """All documents, in this order."""
-    return readable(collection, await collection.find(query, projection, sort=order).to_list(None))
-
-
-async def aggregated(collection: Any, pipeline: Sequence[Row], **options: Any) -> list[Row]:
-    """The documents that a pipeline gives."""
-    cursor = collection.aggregate(pipeline, **options)
-    # pymongo's asyncio client has a coroutine that returns the cursor; motor returns the cursor.
-    found: list[Row] = await (await cursor if isawaitable(cursor) else cursor).to_list(None)
-    return found
-
-
-async def claim_due(
-    collection: Any, work: str, now: datetime, until: datetime, *, projection: Mapping[str, Any], order: int
-) -> Row | None:
-    """Of the documents on which this work is due by `now`, the first by `due_at`, which becomes `until`."""
-    row: Row | None = await collection.find_one_and_update(
-        {"work": {"$eq": work}, "due_at": {"$lte": now}, **NOT_NEWER},
-        {"$set": {"due_at": until}},
-        projection=projection,
-        sort=[("due_at", order)],
-        return_document=ReturnDocument.AFTER,
-    )
-    return None if row is None else readable(collection, [row])[0]
-
-
-def _code_of(error: OperationFailure) -> int | None:
+def code_of(error: OperationFailure) -> int | None:
+    """The code of an error, of a bulk write that of what is wrong first."""
     if not isinstance(error, BulkWriteError):
         return error.code
     # Where no majority has what was written, none of it is settled. Else the first document that failed says why.

@@ -14,8 +14,9 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo import ASCENDING
 
-from nexus.adapters.mongo.batches import AT_ONCE, TooSlowError, counted, delete, delete_all, pages
-from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call, read_one
+from nexus.adapters.mongo.batches import TooSlowError, chunks, counted, delete, delete_all, pages
+from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
+from nexus.adapters.mongo.documents import ONLY_ID, Documents, equal
 from nexus.adapters.mongo.index_erasure import IndexErasure, place_of
 from nexus.adapters.mongo.schema import rows_of_session
 from nexus.core.erasure import Erasure, StoreKind, Tombstone, hashed
@@ -25,7 +26,6 @@ from nexus.core.ports import Row
 _FIELDS: Final = {"_id": 0, **{field.name: 1 for field in fields(Tombstone)}}
 # Of a search, documents: a record may have megabytes.
 _SEARCHED_AT_ONCE: Final = 50
-_ID: Final = {"_id": 1}
 _ROW: Final = {"session_id": 1, "timestamp": 1, "id": 1, "recall.place": 1}
 # Types that an index has apart from dates, so that it tells at once whether there is any such time.
 _OTHERS: Final = [
@@ -76,8 +76,10 @@ class MongoErasure(Operations):
     def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         super().__init__(calls, indexed)
         self._database = database
-        self._tombstones = database["tombstones"]
-        self._collections: Mapping[StoreKind, Any] = {kind: database[each.collection] for kind, each in _KINDS.items()}
+        self._tombstones = Documents(database["tombstones"])
+        self._collections: Mapping[StoreKind, Documents] = {
+            kind: Documents(database[each.collection]) for kind, each in _KINDS.items()
+        }
         self._messages = self._collections["messages"]
         self._index = IndexErasure(database, calls, indexed)
         self._by_choice: Mapping[StoreKind, tuple[_Choose, _Remove]] = {
@@ -91,16 +93,13 @@ class MongoErasure(Operations):
         """Keep a tombstone, or renew the one of the same names and `until`."""
         kept = asdict(tombstone)
         erased_at = {"erased_at": kept.pop("erased_at")}
-        await self._tombstones.update_one(
-            {name: {"$eq": kept[name]} for name in kept}, {"$max": erased_at}, upsert=True
-        )
+        await self._tombstones.update(equal(kept), {"$max": erased_at}, upsert=True)
 
     @driver_call
     async def tombstones(self, owner_keys: Sequence[str]) -> list[Tombstone]:
         """All tombstones of these owners."""
         query = {"owner": {"$in": [*map(hashed, owner_keys)]}}
-        found: list[Row] = await self._tombstones.find(query, _FIELDS).to_list(None)
-        return [Tombstone(**row) for row in found]
+        return [Tombstone(**row) for row in await self._tombstones.read_all(query, _FIELDS)]
 
     async def sessions(self, erasure: Erasure) -> list[str]:
         """The sessions in which something goes."""
@@ -135,9 +134,9 @@ class MongoErasure(Operations):
         raw = CodecOptions[RawBSONDocument](document_class=RawBSONDocument)
         for name in await self._names_of_collections():
             yield name, 0
-            collection = self._database[name].with_options(codec_options=raw)
-            async with aclosing(pages(self, collection, {}, None, _SEARCHED_AT_ONCE)) as documents:
-                async for page in documents:
+            documents = Documents(self._database[name].with_options(codec_options=raw))
+            async with aclosing(pages(self, documents, {}, None, _SEARCHED_AT_ONCE)) as found:
+                async for page in found:
                     yield name, sum(_holds(bytes(document.raw), forms) for document in page)
 
     @driver_call
@@ -154,22 +153,22 @@ class MongoErasure(Operations):
         return names
 
     @driver_call
-    async def _next_name(self, collection: Any, owner_key: str, last: str) -> str | None:
+    async def _next_name(self, documents: Documents, owner_key: str, last: str) -> str | None:
         behind = {"owner_key": {"$eq": owner_key}, "session_id": {"$gt": last}}
-        row = await read_one(collection, behind, {"session_id": 1}, [("session_id", ASCENDING)])
+        row = await documents.read_one(behind, {"session_id": 1}, [("session_id", ASCENDING)])
         return row["session_id"] if row else None
 
     @driver_call
     async def _has_earlier(self, owner_key: str, session_id: str, before: datetime) -> bool:
         session = rows_of_session(owner_key, session_id)
-        if await read_one(self._messages, {**session, "timestamp": {"$lt": before}}, _ID):
+        if await self._messages.read_one({**session, "timestamp": {"$lt": before}}, ONLY_ID):
             return True
-        async for row in self._messages.find({**session, **_NO_DATE}, _ROW):
+        async for row in self._messages.collection.find({**session, **_NO_DATE}, _ROW):
             if _is_before(row.get("timestamp"), before):
                 return True
         for kind in _OF_SESSIONS:
             times = [{name: {"$lt": before}} for name in _KINDS[kind].times]
-            if await read_one(self._collections[kind], {**session, "$or": times}, _ID):
+            if await self._collections[kind].read_one({**session, "$or": times}, ONLY_ID):
                 return True
         return False
 
@@ -232,8 +231,8 @@ class MongoErasure(Operations):
         """Those of these `id`s of which the owner has a message that goes."""
         texts = [*{each for each in ids if _is_text(each) and each}]
         found = set[str]()
-        for first in range(0, len(texts), AT_ONCE):
-            query = {"owner_key": {"$eq": erasure.owner_key}, "id": {"$in": texts[first : first + AT_ONCE]}}
+        for some in chunks(texts):
+            query = {"owner_key": {"$eq": erasure.owner_key}, "id": {"$in": some}}
             async with aclosing(pages(self, self._messages, query, _ROW)) as rows:
                 async for page in rows:
                     found |= {row["id"] for row in page if _goes(row, "timestamp", erasure)}
@@ -254,7 +253,7 @@ class MongoErasure(Operations):
     async def _keep_the_rest(self, page: Sequence[Row], _erasure: Erasure) -> int:
         """Keep what is left of documents of constraints, where nobody has changed them since."""
         changed = 0
-        collection = self._collections["constraints"]
+        collection = self._collections["constraints"].collection
         for row in page:
             same = {"_id": row["_id"], "revision": {"$eq": row.get("revision")}}
             if not any(row["document"].values()):

@@ -7,17 +7,17 @@
 """
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Final
 
-from bson.codec_options import CodecOptions
 from bson.int64 import Int64
 from pymongo import DeleteOne, UpdateOne
 
-from nexus.adapters.mongo.batches import AT_ONCE, counted, delete_all, pages
-from nexus.adapters.mongo.client import Calls, Operations, driver_call, read_one
-from nexus.adapters.mongo.recall import BLOCK, FLAGS, escaped
+from nexus.adapters.mongo.batches import AT_ONCE, chunks, counted, delete_all, pages
+from nexus.adapters.mongo.client import driver_call
+from nexus.adapters.mongo.documents import ONLY_ID
+from nexus.adapters.mongo.recall import BLOCK, FLAGS, IndexOperations, escaped
 from nexus.adapters.mongo.schema import IS_PLACED
 from nexus.core.erasure import Erasure
 from nexus.core.ports import Row
@@ -25,19 +25,10 @@ from nexus.core.recall import EPISODE
 
 _POSTINGS_AT_ONCE: Final = 200
 _ALL_PLACES: Final = (1 << EPISODE) - 1
-_ID: Final = {"_id": 1}
 
 
-class IndexErasure(Operations):
+class IndexErasure(IndexOperations):
     """What `MongoErasure` does about the index; see `MongoRecall`."""
-
-    def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(calls, indexed)
-        plain = CodecOptions[dict[str, Any]]()
-        self._messages = database["messages"]
-        self._postings = database["recall_postings"].with_options(codec_options=plain)
-        self._owners = database["recall_owners"].with_options(codec_options=plain)
-        self._sessions = database["recall_sessions"].with_options(codec_options=plain)
 
     async def count(self, erasure: Erasure, rows: Sequence[Row]) -> int:
         """How many messages that go are indexed; of all of an owner how many documents there are."""
@@ -67,11 +58,11 @@ class IndexErasure(Operations):
         places = {int(episode): bits & _ALL_PLACES for episode, bits in released.items()}
         blocks = {str(episode // BLOCK) for episode in places}
         found = 0
-        async with aclosing(pages(self, self._postings, _behind(owner), _ID, 10 * AT_ONCE)) as postings:
+        async with aclosing(pages(self, self._postings, _behind(owner), ONLY_ID, 10 * AT_ONCE)) as postings:
             async for page in postings:
                 names = [row["_id"] for row in page if row["_id"].rpartition("|")[2] in blocks]
-                for first in range(0, len(names), _POSTINGS_AT_ONCE):
-                    removed = await self._clear(names[first : first + _POSTINGS_AT_ONCE], places)
+                for some in chunks(names, _POSTINGS_AT_ONCE):
+                    removed = await self._clear(some, places)
                     found += removed
                     yield removed
         if not found:
@@ -90,35 +81,35 @@ class IndexErasure(Operations):
     @driver_call
     async def _release_session(self, owner: str, name: str) -> None:
         """Note all places of a session, whose rows are gone, and forget that it had them."""
-        known = await read_one(self._sessions, {"_id": name})
+        known = await self._sessions.read_one({"_id": name})
         if known:
             await self._note(owner, dict.fromkeys(known["episodes"], _ALL_PLACES))
-            await self._sessions.delete_one({"_id": name, "messages": known["messages"]})
+            await self._sessions.delete({"_id": name, "messages": known["messages"]})
 
     async def _note(self, owner: str, bits: Mapping[int, int]) -> None:
         if bits:
             noted = {f"released.{episode}": {"or": Int64(mask)} for episode, mask in bits.items()}
-            await self._owners.update_one({"_id": owner}, {"$bit": noted})
+            await self._owners.update({"_id": owner}, {"$bit": noted})
 
     @driver_call
     async def _released(self, owner: str) -> Mapping[str, int]:
-        known = await read_one(self._owners, {"_id": owner}, {"released": 1})
+        known = await self._owners.read_one({"_id": owner}, {"released": 1})
         released: Mapping[str, int] = known.get("released", {}) if known else {}
         return released
 
     @driver_call
     async def _forget_released(self, owner: str, released: Mapping[str, int]) -> None:
-        await self._owners.update_one({"_id": owner, "released": {"$eq": released}}, {"$unset": {"released": ""}})
+        await self._owners.update({"_id": owner, "released": {"$eq": released}}, {"$unset": {"released": ""}})
 
     @driver_call
     async def _clear(self, names: Sequence[str], places: Mapping[int, int]) -> int:
         """Take these places, as bits by episode, out of postings. Returns how many had any."""
-        found: list[Row] = await self._postings.find({"_id": {"$in": [*names]}}).to_list(None)
+        found = await self._postings.read_all({"_id": {"$in": [*names]}})
         changes = [change for document in found if (change := _without(document, places))]
         operations = [operation for change in changes for operation in change]
         if operations:
             # All updates before all removals: the server is asked anew wherever one kind follows the other.
-            await self._postings.bulk_write(sorted(operations, key=lambda each: isinstance(each, DeleteOne)))
+            await self._postings.collection.bulk_write(sorted(operations, key=lambda each: isinstance(each, DeleteOne)))
         return len(changes)
 
 

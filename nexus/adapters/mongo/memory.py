@@ -14,21 +14,11 @@ import anyio
 from pymongo import ASCENDING, DESCENDING, UpdateOne
 from pymongo.errors import OperationFailure
 
-from nexus.adapters.mongo.client import (
-    Calls,
-    Operations,
-    aggregated,
-    claim_due,
-    driver_call,
-    insert_call,
-    insert_until_duplicate,
-    read_all,
-    read_one,
-    read_page,
-)
-from nexus.adapters.mongo.schema import WORDS, id_text, of_session, unchanged
+from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
+from nexus.adapters.mongo.documents import WITHOUT_ID, Documents, equal
+from nexus.adapters.mongo.schema import WORDS, id_text, of_session
 from nexus.adapters.mongo.search import check_phrase, containing, inner_word
-from nexus.adapters.mongo.versions import FIELD, NOT_NEWER, readable, written
+from nexus.adapters.mongo.versions import FIELD, NOT_NEWER, written
 from nexus.core.models import LONG_AGO, parse_moment
 from nexus.core.ports import Row
 from nexus.core.ports.memory import NewestMemory, TurnTouch
@@ -49,8 +39,7 @@ _TURN_TEXTS: Final = (
     "insights",
 )
 
-_WHOLE: Final = {"_id": 0}
-_WITHOUT_ROWS: Final = {**_WHOLE, "rows": 0, "removed": 0}
+_WITHOUT_ROWS: Final = {**WITHOUT_ID, "rows": 0, "removed": 0}
 _DETAIL_FIELDS: Final = ("owner_key", "session_id", *(name for name in Detail.model_fields if name != "content"), FIELD)
 _PLACE: Final = {"name": 1, "version": 1, "updated_at": 1}
 _IN_ORDER: Final = [("name", ASCENDING), ("version", ASCENDING)]
@@ -71,29 +60,29 @@ class MongoTurns(Operations):
 
     def __init__(self, turns: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         super().__init__(calls, indexed)
-        self._turns = turns
+        self._turns = Documents(turns)
 
     @insert_call
     async def insert_turns(self, turns: Sequence[Row]) -> int:
         """Keep these up to the first whose number or run is taken. Returns how many were kept."""
-        return await insert_until_duplicate(self._turns, turns)
+        return await self._turns.insert_until_duplicate(turns)
 
     @driver_call
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number."""
         session = of_session(owner_key, session_id)
-        return await read_one(self._turns, _numbered(session, "turn_number"), _TURN_HEADER, _LAST_TURN_FIRST)
+        return await self._turns.read_one(_numbered(session, "turn_number"), _TURN_HEADER, _LAST_TURN_FIRST)
 
     @driver_call
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
         """The turn with that number."""
-        return await read_one(self._turns, _of_number(owner_key, session_id, turn_number), _WHOLE_TURN)
+        return await self._turns.read_one(_of_number(owner_key, session_id, turn_number), _WHOLE_TURN)
 
     @driver_call
     async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
         """The turns of these runs, in any order."""
         query = {**of_session(owner_key, session_id), "run_id": {"$in": list(run_ids)}}
-        return await read_all(self._turns, query, _TURN_HEADER)
+        return await self._turns.read_all(query, _TURN_HEADER)
 
     @driver_call
     async def turns(
@@ -110,27 +99,27 @@ class MongoTurns(Operations):
         query = _numbered(of_session(owner_key, session_id), "turn_number", before)
         if without_runs:
             query["run_id"] = {"$nin": list(without_runs)}
-        return await read_page(self._turns, query, _WHOLE_TURN if whole else _SHORT_TURN, _LAST_TURN_FIRST, limit)
+        return await self._turns.read_page(query, _WHOLE_TURN if whole else _SHORT_TURN, _LAST_TURN_FIRST, limit)
 
     @driver_call
     async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
         """Up to `limit` turns with `text` in a summary or an insight; the highest number first."""
         check_phrase(text)
         query = {**of_session(owner_key, session_id), "$or": [{place: containing(text)} for place in _TURN_TEXTS]}
-        return await read_page(self._turns, query, _SHORT_TURN, _LAST_TURN_FIRST, limit)
+        return await self._turns.read_page(query, _SHORT_TURN, _LAST_TURN_FIRST, limit)
 
     @driver_call
     async def count_turns(self, owner_key: str, session_id: str) -> int:
         """How many turns the session has."""
-        return int(await self._turns.count_documents(of_session(owner_key, session_id)))
+        return int(await self._turns.collection.count_documents(of_session(owner_key, session_id)))
 
     @driver_call
     async def update_turn(
         self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
     ) -> bool:
         """Set these fields, if those in `seen` still have these values."""
-        query = {**_of_number(owner_key, session_id, turn_number), **unchanged(seen)}
-        return bool((await self._turns.update_one(query, {"$set": written(changes)})).matched_count)
+        query = {**_of_number(owner_key, session_id, turn_number), **equal(seen)}
+        return await self._turns.update(query, {"$set": written(changes)})
 
     @driver_call
     async def touch_runs(self, touches: Sequence[TurnTouch]) -> list[TurnTouch]:
@@ -138,13 +127,13 @@ class MongoTurns(Operations):
         if not touches:
             return []
         updates = [update for touch in touches for update in _touching(touch)]
-        if (await self._turns.bulk_write(updates)).matched_count >= len(touches):
+        if (await self._turns.collection.bulk_write(updates)).matched_count >= len(touches):
             return []
         runs: dict[tuple[str, str], list[str]] = {}
         for touch in touches:
             runs.setdefault((touch.owner_key, touch.session_id), []).append(touch.run_id)
         queries = [{**of_session(*place), "run_id": {"$in": of_place}} for place, of_place in runs.items()]
-        found = await read_all(self._turns, {"$or": queries}, _RUN_OF_TURN)
+        found = await self._turns.read_all({"$or": queries}, _RUN_OF_TURN)
         # No set: other writers' documents may hold anything there.
         known = [(row.get("owner_key"), row.get("session_id"), row.get("run_id")) for row in found]
         return [touch for touch in touches if (touch.owner_key, touch.session_id, touch.run_id) not in known]
@@ -152,7 +141,7 @@ class MongoTurns(Operations):
     @driver_call
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
-        return await claim_due(self._turns, work, now, until, projection=_WHOLE_TURN, order=DESCENDING)
+        return await self._turns.claim_due(work, now, until, projection=_WHOLE_TURN, order=DESCENDING)
 
 
 class MongoMemory(Operations):
@@ -160,39 +149,38 @@ class MongoMemory(Operations):
 
     def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         super().__init__(calls, indexed)
-        self._overviews = database["working_memory"]
-        self._details = database["memory_details"]
-        self._compactions = database["compactions"]
+        self._overviews = Documents(database["working_memory"])
+        self._details = Documents(database["memory_details"])
+        self._compactions = Documents(database["compactions"])
         self._has_words_index = False
         self._check_words_at = 0.0
 
     @insert_call
     async def insert_overview(self, overview: Row) -> bool:
         """Keep a revision. False when it is taken."""
-        return await insert_until_duplicate(self._overviews, [overview]) == 1
+        return await self._overviews.insert_until_duplicate([overview]) == 1
 
     @driver_call
     async def latest_overview(self, owner_key: str, session_id: str) -> Row | None:
         """The overview with the highest revision."""
         session = of_session(owner_key, session_id)
-        return await read_one(self._overviews, _numbered(session, "revision"), _WHOLE, _NEWEST_REVISION_FIRST)
+        return await self._overviews.read_one(_numbered(session, "revision"), WITHOUT_ID, _NEWEST_REVISION_FIRST)
 
     @driver_call
     async def overviews(self, owner_key: str, session_id: str, *, limit: int, before: int | None = None) -> list[Row]:
         """Up to `limit` overviews, the highest revision first."""
         query = _numbered(of_session(owner_key, session_id), "revision", before)
-        return await read_page(self._overviews, query, _WHOLE, _NEWEST_REVISION_FIRST, limit)
+        return await self._overviews.read_page(query, WITHOUT_ID, _NEWEST_REVISION_FIRST, limit)
 
     @driver_call
     async def drop_overviews(self, owner_key: str, session_id: str, *, below: int) -> int:
         """Remove the revisions below this one. Returns how many there were."""
-        query = {**of_session(owner_key, session_id), "revision": {"$lt": below}, **NOT_NEWER}
-        return int((await self._overviews.delete_many(query)).deleted_count)
+        return await self._overviews.delete({**of_session(owner_key, session_id), "revision": {"$lt": below}})
 
     @insert_call
     async def insert_details(self, details: Sequence[Row]) -> int:
         """Keep these up to the first whose name and version are taken. Returns how many were kept."""
-        return await insert_until_duplicate(self._details, details)
+        return await self._details.insert_until_duplicate(details)
 
     @driver_call
     async def list_details(
@@ -202,7 +190,7 @@ class MongoMemory(Operations):
         session = of_session(owner_key, session_id)
         stages = newest_versions({**session, "name": {"$gt": after}} if after else session)
         first: list[Row] = [] if limit is None else [{"$sort": {"name": ASCENDING}}, {"$limit": limit}]
-        return sorted(readable(self._details, await aggregated(self._details, [*stages, *first])), key=_name)
+        return sorted(self._details.readable(await self._details.aggregate([*stages, *first])), key=_name)
 
     @driver_call
     async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:
@@ -211,22 +199,22 @@ class MongoMemory(Operations):
         # An archive has one version.
         archived = {"$match": {**session, "kind": {"$eq": "archive"}}}
         last: list[Row] = [archived, {"$sort": dict(_LAST_FIRST)}, {"$limit": archives}, {"$unset": "content"}]
-        parts: dict[str, tuple[Any, list[Row]]] = {
+        parts: dict[str, tuple[Documents, list[Row]]] = {
             "note": (self._details, newest_versions(session, "note")),
             "archive": (self._details, last if archives else []),
             "archives": (self._details, [archived, {"$group": {"_id": None, "count": {"$sum": 1}}}]),
             "compaction": (self._compactions, [*_of_highest(session, "number"), {"$unset": ["rows", "removed"]}]),
         }
         unions = [
-            {"$unionWith": {"coll": collection.name, "pipeline": [*stages, {"$set": {"_id": part}}]}}
-            for part, (collection, stages) in parts.items()
+            {"$unionWith": {"coll": documents.collection.name, "pipeline": [*stages, {"$set": {"_id": part}}]}}
+            for part, (documents, stages) in parts.items()
             if stages
         ]
         overview = [*_of_highest(session, "revision"), {"$set": {"_id": "overview"}}]
         found: dict[str, list[Row]] = {part: [] for part in ("overview", *parts)}
-        for row in await aggregated(self._overviews, [*overview, *unions]):
+        for row in await self._overviews.aggregate([*overview, *unions]):
             part = row.pop("_id")
-            found[part] += readable(self._overviews if part == "overview" else parts[part][0], [row])
+            found[part] += (self._overviews if part == "overview" else parts[part][0]).readable([row])
         noted = sorted(found["note"], key=lambda detail: (_moment(detail), _name(detail)), reverse=True)
         return NewestMemory(
             next(iter(found["overview"]), None),
@@ -243,7 +231,7 @@ class MongoMemory(Operations):
         query: dict[str, Any] = {**of_session(owner_key, session_id), "name": {"$eq": name}}
         if version is not None:
             query["version"] = {"$eq": version}
-        return await read_one(self._details, query, _WHOLE, _NEWEST_VERSION_FIRST)
+        return await self._details.read_one(query, WITHOUT_ID, _NEWEST_VERSION_FIRST)
 
     @driver_call
     async def detail_versions(
@@ -271,20 +259,20 @@ class MongoMemory(Operations):
                 newest[_name(header)] = header
         last_first = sorted(newest.values(), key=lambda each: (_moment(each), id_text(each["_id"])), reverse=True)
         ids = [header["_id"] for header in last_first[:limit]]
-        rows = await read_all(self._details, {"_id": {"$in": ids}, **session})
+        rows = await self._details.read_all({"_id": {"$in": ids}, **session})
         found = {id_text(row.pop("_id")): row for row in rows}
         return [found[each] for each in map(id_text, ids) if each in found]
 
     @insert_call
     async def insert_compaction(self, compaction: Row) -> bool:
         """Keep a compaction. False when its number is taken."""
-        return await insert_until_duplicate(self._compactions, [compaction]) == 1
+        return await self._compactions.insert_until_duplicate([compaction]) == 1
 
     @driver_call
     async def latest_compaction(self, owner_key: str, session_id: str) -> Row | None:
         """The compaction with the highest number, without `rows`."""
         session = of_session(owner_key, session_id)
-        return await read_one(self._compactions, _numbered(session, "number"), _WITHOUT_ROWS, _HIGHEST_FIRST)
+        return await self._compactions.read_one(_numbered(session, "number"), _WITHOUT_ROWS, _HIGHEST_FIRST)
 
     @driver_call
     async def compactions(
@@ -292,20 +280,20 @@ class MongoMemory(Operations):
     ) -> list[Row]:
         """Up to `limit` compactions, the highest number first; `whole`: with `rows`."""
         query = _numbered(of_session(owner_key, session_id), "number", before)
-        return await read_page(self._compactions, query, _WHOLE if whole else _WITHOUT_ROWS, _HIGHEST_FIRST, limit)
+        return await self._compactions.read_page(query, WITHOUT_ID if whole else _WITHOUT_ROWS, _HIGHEST_FIRST, limit)
 
     @driver_call
     async def update_compaction(
         self, owner_key: str, session_id: str, number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
     ) -> bool:
         """Set these fields, if those in `seen` still have these values."""
-        query = {**of_session(owner_key, session_id), "number": {"$eq": number}, **unchanged(seen)}
-        return bool((await self._compactions.update_one(query, {"$set": written(changes)})).matched_count)
+        query = {**of_session(owner_key, session_id), "number": {"$eq": number}, **equal(seen)}
+        return await self._compactions.update(query, {"$set": written(changes)})
 
     @driver_call
     async def claim_compaction(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the compactions on which this work is due by `now`, the one first due; it is then due at `until`."""
-        return await claim_due(self._compactions, work, now, until, projection=_WHOLE, order=ASCENDING)
+        return await self._compactions.claim_due(work, now, until, projection=WITHOUT_ID, order=ASCENDING)
 
     async def _places_with(self, session: Row, text: str) -> list[Row]:
         """Where every version is that has the text: each is compared with it, whatever an index says."""
@@ -313,27 +301,23 @@ class MongoMemory(Operations):
         word = inner_word(text)
         if word and await self._can_search_words():
             try:
-                return await self._places({**query, "$text": {"$search": word}})
+                return await self._details.read_all({**query, "$text": {"$search": word}}, _PLACE)
             except OperationFailure:
                 # The index has just been dropped.
                 self._check_words_at = 0.0
-        return await self._places(query)
+        return await self._details.read_all(query, _PLACE)
 
     async def _can_search_words(self) -> bool:
         """Whether the collection has Nexus's index of words, and not another's, which would serve the query as well."""
         now = anyio.current_time()
         if now >= self._check_words_at:
-            known = await self._details.index_information()
+            known = await self._details.collection.index_information()
             self._has_words_index = known.get(WORDS, {}).get("weights") == {"content": 1}
             self._check_words_at = now + _WORDS_CHECKED_S
         return self._has_words_index
 
-    async def _places(self, query: Row) -> list[Row]:
-        found: list[Row] = await self._details.find(query, _PLACE).to_list(None)
-        return found
-
     async def _in_order(self, query: Row, limit: int) -> list[Row]:
-        return await read_page(self._details, query, _WHOLE, _IN_ORDER, limit)
+        return await self._details.read_page(query, WITHOUT_ID, _IN_ORDER, limit)
 
 
 def _of_number(owner_key: str, session_id: str, turn_number: int) -> dict[str, Any]:

@@ -21,21 +21,18 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import BulkWriteError, OperationFailure
 
+from nexus.adapters.mongo.batches import chunks
 from nexus.adapters.mongo.client import (
     DUPLICATE_KEY,
     NO_SUCH_INDEX,
     NOT_ENCODABLE,
     Calls,
     Operations,
-    Order,
-    aggregated,
     driver_call,
     insert_call,
-    insert_until_duplicate,
     is_unacceptable,
-    read_all,
-    read_one,
 )
+from nexus.adapters.mongo.documents import BY_ID, ONLY_ID, Documents, Order, equal
 from nexus.adapters.mongo.projections import BOUNDED, HEADER, WHOLE_TEXTS, excerpt, shown
 from nexus.adapters.mongo.schema import (
     HUMAN,
@@ -60,10 +57,10 @@ from nexus.adapters.mongo.schema import (
     rows_of_session,
     seen_by,
     to_index,
-    unchanged,
+    with_text_id,
 )
 from nexus.adapters.mongo.search import Search
-from nexus.adapters.mongo.versions import FIELD, readable, written
+from nexus.adapters.mongo.versions import FIELD, written
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import (
     AGENT_ID,
@@ -82,10 +79,8 @@ from nexus.core.working_memory import Tail
 
 # Errors of $substrCP and $strLenCP on a text that is not UTF-8.
 _NOT_UTF8: Final = range(34450, 34474)
-_IDS_AT_ONCE: Final = 500
 # How long it may take until the first row with a text as timestamp is noticed.
 _TEXT_TIMES_CHECKED_S: Final = 60
-_FIRST_STORED_FIRST: Final = [("_id", ASCENDING)]
 _LAST_STORED_FIRST: Final = [("_id", DESCENDING)]
 # Of a second, the first `_id`.
 _FIRST_OF_SECOND: Final = "0" * 16
@@ -112,14 +107,14 @@ class MongoMessages(Operations):
 
     def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]], *, recall: bool) -> None:
         super().__init__(calls, indexed)
-        self._messages = messages
+        self._messages = Documents(messages)
         self._recall = recall
-        self._rows = Rows(messages)
+        self._rows = Rows(self._messages)
 
     @insert_call
     async def insert_message(self, row: Row) -> bool:
         """Record a row. False when its owner has a row with that `id`."""
-        return await insert_until_duplicate(self._messages, [self._document(row)]) == 1
+        return await self._messages.insert_until_duplicate([self._document(row)]) == 1
 
     @insert_call
     async def insert_messages(self, rows: Sequence[Row]) -> list[Outcome]:
@@ -134,7 +129,7 @@ class MongoMessages(Operations):
                 outcomes[place] = StoreRejectedError(type(error).__name__)
         if documents:
             try:
-                await self._messages.insert_many([*documents.values()], ordered=False)
+                await self._messages.collection.insert_many([*documents.values()], ordered=False)
             except BulkWriteError as error:
                 if error.details.get("writeConcernErrors"):
                     # No majority has them, duplicates included: nothing counts as stored (decision 22).
@@ -177,23 +172,23 @@ class MongoMessages(Operations):
     async def find_message(self, owner_key: str, message_id: str) -> Row | None:
         """The row with that `id`, without its content."""
         query = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}
-        row = await read_one(self._messages, query, HEADER)
-        return {**row, "_id": id_text(row["_id"])} if row else None
+        row = await self._messages.read_one(query, HEADER)
+        return with_text_id(row) if row else None
 
     @driver_call
     async def recorded_ids(self, owner_key: str, message_ids: Sequence[str]) -> set[str]:
         """Those of these `id`s that the owner has rows of."""
         query = {"owner_key": {"$eq": owner_key}, "id": {"$in": list(message_ids)}}
-        return {row["id"] for row in await self._messages.find(query, _ID_ALONE).to_list(None)}
+        return {row["id"] for row in await self._messages.read_all(query, _ID_ALONE)}
 
     @driver_call
     async def update_message(
         self, owner_key: str, row_id: str, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
     ) -> bool:
         """Change fields of the row with this `_id` where those in `seen` still have these values."""
-        query = {"_id": id_of(row_id), "owner_key": {"$eq": owner_key}, **unchanged(seen)}
+        query = {"_id": id_of(row_id), "owner_key": {"$eq": owner_key}, **equal(seen)}
         update = due_now(WORDS, written(changes)) if self._recall else {"$set": written(changes)}
-        return bool((await self._messages.update_one(query, update)).matched_count)
+        return await self._messages.update(query, update)
 
     @driver_call
     async def session_messages(
@@ -254,7 +249,7 @@ class MongoMessages(Operations):
     async def condensed_results(self, owner_key: str, handles: Sequence[str]) -> dict[str, str]:
         """By handle, the texts that contexts show of these large results."""
         query = {"owner_key": {"$eq": owner_key}, f"metadata.{HANDLE}": {"$in": list(handles)}}
-        found = await read_all(self._messages, query, _CONDENSED)
+        found = await self._messages.read_all(query, _CONDENSED)
         return {
             row["metadata"][HANDLE]: text for row in found if isinstance(text := row["metadata"].get(CONDENSED), str)
         }
@@ -277,7 +272,7 @@ class MongoMessages(Operations):
             {"$group": {"_id": "$session_id", "last": {"$first": "$timestamp"}}},
         ]
         last: dict[str | None, datetime] = {}
-        for row in await aggregated(self._messages, stages):
+        for row in await self._messages.aggregate(stages):
             name = DEFAULT_SESSION if row["_id"] in (None, "") else row["_id"]
             session = name if isinstance(name, str) else None
             last[session] = max(last.get(session, LONG_AGO), parse_moment(row["last"]) or LONG_AGO)
@@ -292,9 +287,9 @@ class MongoMessages(Operations):
         if session_id is None:
             rows["session_id"] = {"$type": _NO_NAMES}
         dated = {**rows, "timestamp": {"$gte": LONG_AGO}}
-        oldest = partial(read_one, self._messages, projection={"timestamp": 1}, order=OLDEST_FIRST)
+        oldest = partial(self._messages.read_one, projection={"timestamp": 1}, order=OLDEST_FIRST)
         first = await oldest(dated) or await oldest(rows) or {}
-        count = await self._messages.count_documents(rows, limit=MOST_COUNTED + 1)
+        count = await self._messages.collection.count_documents(rows, limit=MOST_COUNTED + 1)
         return SessionSummary(
             session_id, count, parse_moment(first.get("timestamp")), last if last > LONG_AGO else None
         )
@@ -315,8 +310,8 @@ class MongoMessages(Operations):
     @driver_call
     async def whole_message(self, owner_key: str, row_id: str) -> Row | None:
         """The row with this `_id`, whole."""
-        row = await read_one(self._messages, {"_id": {"$eq": id_of(row_id)}, "owner_key": {"$eq": owner_key}})
-        return {**row, "_id": id_text(row["_id"])} if row else None
+        row = await self._messages.read_one({"_id": {"$eq": id_of(row_id)}, "owner_key": {"$eq": owner_key}})
+        return with_text_id(row) if row else None
 
     @driver_call
     async def owners(self, *, after: str = "", prefix: str = "", limit: int) -> list[str]:
@@ -325,7 +320,7 @@ class MongoMessages(Operations):
         # Each is found where it begins in an index, however many rows those before have.
         while len(owners) < limit:
             behind = {"owner_key": {"$gt": owners[-1] if owners else after, "$gte": prefix}}
-            row = await read_one(self._messages, behind, {"owner_key": 1}, [("owner_key", ASCENDING)])
+            row = await self._messages.read_one(behind, {"owner_key": 1}, [("owner_key", ASCENDING)])
             if row is None or not row["owner_key"].startswith(prefix):
                 break
             owners.append(row["owner_key"])
@@ -346,7 +341,7 @@ class MongoMessages(Operations):
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's human input was recorded."""
         query = {**of_run(owner_key, run_id), "role": HUMAN}
-        return origin_of(await read_one(self._messages, query, _ORIGIN, OLDEST_FIRST) or {})
+        return origin_of(await self._messages.read_one(query, _ORIGIN, OLDEST_FIRST) or {})
 
     def _document(self, row: Row) -> Row:
         document = {**row, "_id": id_of(row["_id"])} if "_id" in row else dict(row)
@@ -373,8 +368,8 @@ def _outcome_of(code: int | None) -> Outcome:
 class Rows:
     """Reads pages of one collection of messages. A row that the server cannot cut or sort spoils none around it."""
 
-    def __init__(self, collection: Any) -> None:
-        self._collection = collection
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
         self._text_times = False
         self._check_at = 0.0
 
@@ -449,8 +444,7 @@ class Rows:
     async def of_ids(self, owner_key: str, row_ids: Sequence[str], *, as_shown: bool = False) -> list[Row]:
         """The rows of the owner with these `_id`s, in any order; `as_shown` as for `find`."""
         found: list[Row] = []
-        for first in range(0, len(row_ids), _IDS_AT_ONCE):
-            ids = [id_of(row_id) for row_id in row_ids[first : first + _IDS_AT_ONCE]]
+        for ids in chunks([*map(id_of, row_ids)]):
             # In this order, unsorted and without a hint, every server looks up each `_id` by itself.
             query = {"_id": {"$in": ids}, "owner_key": {"$eq": owner_key}}
             found += await self.find(query, limit=len(ids), as_shown=as_shown, order=())
@@ -463,20 +457,20 @@ class Rows:
         ends, mark = (chars, "") if chars is not None else (LONGEST_CONTENT // 2, LEFT_OUT)
         # One by one, so that no more than one long content is held at a time.
         rows: list[Row] = []
-        async for row in self._collection.find(query, whole, **page).batch_size(1):
+        async for row in self._documents.collection.find(query, whole, **page).batch_size(1):
             content = row.get("content")
             if isinstance(content, str) and len(content) > 2 * ends:
                 row["content"] = content[:ends] + mark.format(len(content) - 2 * ends) + content[len(content) - ends :]
             rows.append(row)
-        return readable(self._collection, rows)
+        return self._documents.readable(rows)
 
     async def _page(
         self, query: Mapping[str, Any], projection: Mapping[str, Any] | None, page: Mapping[str, Any]
     ) -> list[Row]:
         try:
             # A batch that holds all of them, so that the server keeps no cursor.
-            cursor = self._collection.find(query, projection, batch_size=page["limit"] + 1, **page)
-            return readable(self._collection, await cursor.to_list(page["limit"]))
+            cursor = self._documents.collection.find(query, projection, batch_size=page["limit"] + 1, **page)
+            return self._documents.readable(await cursor.to_list(page["limit"]))
         except OperationFailure as error:
             if not page["hint"] or error.code != NO_SUCH_INDEX:
                 raise
@@ -485,7 +479,7 @@ class Rows:
     async def _has_text_times(self) -> bool:
         now = monotonic()
         if now >= self._check_at:
-            self._text_times = await self._collection.find_one(TEXT_TIME, {"_id": 1}) is not None
+            self._text_times = await self._documents.read_one(TEXT_TIME, ONLY_ID) is not None
             self._check_at = now + _TEXT_TIMES_CHECKED_S
         return self._text_times
 
@@ -499,7 +493,7 @@ class Tails:
         self._session = rows_of_session(owner_key, session_id)
         self._tail = tail
         self._oldest_first = oldest_first
-        order: Order = _FIRST_STORED_FIRST if oldest_first else _LAST_STORED_FIRST
+        order: Order = BY_ID if oldest_first else _LAST_STORED_FIRST
         self._stored = partial(rows.find, index=STORED_IN_SESSION, order=order, as_shown=True)
         self._internal = partial(rows.find, index=INTERNAL_IN_SESSION, order=order, as_shown=True)
 

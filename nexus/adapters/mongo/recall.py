@@ -16,18 +16,19 @@
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from bson import ObjectId
 from bson.codec_options import CodecOptions
 from bson.int64 import Int64
 from pymongo import ASCENDING, DESCENDING, UpdateMany
-from pymongo.errors import BulkWriteError, ExecutionTimeout, NetworkTimeout
 
-from nexus.adapters.mongo.client import DUPLICATE_KEY, Calls, Operations, driver_call, insert_call, read_one, read_page
+from nexus.adapters.mongo.batches import chunks
+from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
+from nexus.adapters.mongo.documents import ONLY_ID, Documents
 from nexus.adapters.mongo.messages import Rows
 from nexus.adapters.mongo.schema import (
     IS_PLACED,
@@ -44,8 +45,6 @@ from nexus.core.models import DEFAULT_SESSION, utc_now
 from nexus.core.ports import Row
 from nexus.core.recall import EPISODE, MEANING, WORDS, Entry, IndexStatus, Place, Postings
 
-_Item = TypeVar("_Item")
-
 # Episodes of a document of postings.
 BLOCK: Final = 64
 # What is changed in one operation, and what is read, so that it takes a small part of the time limit.
@@ -55,10 +54,9 @@ FLAGS: Final = "#"
 _FAILED: Final = "failed"
 _FAULTS_SHOWN: Final = 20
 _LONGEST_REASON: Final = 200
-_ID: Final = {"_id": 1}
 # Another writer may have stored anything by the name.
 _UNMARKED: Final = {"recall": {"$not": {"$type": "object"}}}
-_NO_PLACE: Final = {"recall.place": {"$not": {"$type": ["int", "long"]}}}
+_NO_PLACE: Final = {"recall.place": {"$not": {"$type": ["int", "long"]}}, **NOT_NEWER}
 # What comes with a row: the text that leads to it, and the claim of which it is.
 _KEY: Final = {"recall_key": "$recall.key", "recall_claim": "$recall.claim"}
 _OWNER_AND_PLACE: Final = {"owner_key": 1, "recall.place": 1}
@@ -69,20 +67,26 @@ _STATE: Final = {**_FAULT, "recall.work": 1, "recall.place": 1}
 _LAST_EPISODE: Final = {"messages": 1, "episodes": {"$slice": -1}}
 _FIRST_DUE_FIRST: Final = [("recall.due_at", ASCENDING)]
 _LAST_FAILED_FIRST: Final = [("recall.due_at", DESCENDING)]
-_BY_ID: Final = [("_id", ASCENDING)]
 
 
-class MongoRecall(Operations):
-    """`nexus.core.ports.RecallIndex` on collections of a database; see `MongoMessages`."""
+class IndexOperations(Operations):
+    """Operations on the collections of the index; see `MongoMessages`."""
 
     def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         super().__init__(calls, indexed)
-        self._messages = database["messages"]
-        self._rows = Rows(self._messages)
+        self._messages = Documents(database["messages"])
         plain = CodecOptions[dict[str, Any]]()
-        self._postings = database["recall_postings"].with_options(codec_options=plain)
-        self._owners = database["recall_owners"].with_options(codec_options=plain)
-        self._sessions = database["recall_sessions"].with_options(codec_options=plain)
+        self._postings = Documents(database["recall_postings"].with_options(codec_options=plain))
+        self._owners = Documents(database["recall_owners"].with_options(codec_options=plain))
+        self._sessions = Documents(database["recall_sessions"].with_options(codec_options=plain))
+
+
+class MongoRecall(IndexOperations):
+    """`nexus.core.ports.RecallIndex` on these collections."""
+
+    def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(database, calls, indexed)
+        self._rows = Rows(self._messages)
 
     @driver_call
     async def claim(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
@@ -91,10 +95,10 @@ class MongoRecall(Operations):
         Each has the claim's own number until its work is done, or due again for another reason.
         """
         due = {"recall.work": {"$eq": work}, "recall.due_at": {"$lte": now}, **NOT_NEWER}
-        ids = [row["_id"] for row in await read_page(self._messages, due, _ID, _FIRST_DUE_FIRST, limit)]
+        ids = [row["_id"] for row in await self._messages.read_page(due, ONLY_ID, _FIRST_DUE_FIRST, limit)]
         claim = ObjectId()
         rows: list[Row] = []
-        for some in _chunks(ids):
+        for some in chunks(ids, _AT_ONCE):
             await self._change(some, due, {"$set": {"recall.due_at": until, "recall.claim": claim}})
             claimed = {"_id": {"$in": some}, "recall.claim": claim}
             rows += await self._rows.find(claimed, limit=len(some), beside=_KEY, order=())
@@ -146,8 +150,8 @@ class MongoRecall(Operations):
     @driver_call
     async def add_key(self, owner_key: str, message_id: str, text: str) -> None:
         """Have the message with this `id` found by the words of this text, too."""
-        message = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}, **NOT_NEWER}
-        await self._messages.update_one(message, due_now(WORDS, {"recall.key": text}))
+        message = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}
+        await self._messages.update(message, due_now(WORDS, {"recall.key": text}))
 
     @driver_call
     async def put_off(self, rows: Sequence[Row], until: datetime) -> None:
@@ -158,7 +162,7 @@ class MongoRecall(Operations):
     async def mark(self, owner_key: str, *, limit: int, again: bool = False, skip: int = 0) -> tuple[int, int]:
         """Have messages of the owner indexed that nothing was ever to be done on; with `again`, all of them."""
         owner = {"owner_key": {"$eq": owner_key}}
-        page = await self._rows.find(owner, limit=limit, skip=skip, only=_ID, index=OF_OWNER, order=OLDEST_FIRST)
+        page = await self._rows.find(owner, limit=limit, skip=skip, only=ONLY_ID, index=OF_OWNER, order=OLDEST_FIRST)
         ids = [id_of(row["_id"]) for row in page]
         marked = await self._change(ids, {**owner, "recall": {"$type": "object"}}, due_now(WORDS)) if again else 0
         marked += await self._change(ids, {**owner, **_UNMARKED}, {"$set": to_index({})})
@@ -168,7 +172,7 @@ class MongoRecall(Operations):
     async def mark_outdated(self, generation: str, *, limit: int) -> int:
         """Have up to `limit` indexed messages embedded that have no codes of this generation; how many there were."""
         outdated = {"recall.generation": {"$ne": generation}, "recall.work": None, **NOT_NEWER}
-        found = await self._messages.find({**IS_PLACED, **outdated}, _ID, limit=limit).to_list(None)
+        found = await self._messages.read_page({**IS_PLACED, **outdated}, ONLY_ID, None, limit)
         # Another replica may have had them embedded meanwhile.
         return await self._change([row["_id"] for row in found], outdated, due_now(MEANING))
 
@@ -194,10 +198,10 @@ class MongoRecall(Operations):
         """What the index has of these terms and flags, and the codes of a generation; of one session or of all."""
         owner = escaped(owner_key)
         if session_id is None:
-            known = await read_one(self._owners, {"_id": owner})
+            known = await self._owners.read_one({"_id": owner})
             numbers: Collection[int] = range(known["episodes"]) if known else ()
         else:
-            known = await read_one(self._sessions, {"_id": f"{owner}|{session_id}"})
+            known = await self._sessions.read_one({"_id": f"{owner}|{session_id}"})
             numbers = known["episodes"] if known else ()
         blocks = {number // BLOCK for number in numbers}
         codes = _codes_of(generation) if generation else ""
@@ -224,7 +228,7 @@ class MongoRecall(Operations):
     async def rows_at(self, owner_key: str, places: Collection[Place]) -> dict[Place, Row]:
         """The rows at these places."""
         rows: list[Row] = []
-        for some in _chunks([*places]):
+        for some in chunks([*places], _AT_ONCE):
             query = {"owner_key": {"$eq": owner_key}, "recall.place": {"$in": some}}
             rows += await self._rows.find(query, limit=len(some), beside={**_KEY, **_PLACE}, order=())
         return {Place(row.pop("recall")["place"]): row for row in rows}
@@ -234,15 +238,15 @@ class MongoRecall(Operations):
         """The states of an owner's messages, or of all."""
         owner = {} if owner_key is None else {"owner_key": {"$eq": owner_key}}
         # First what is to be done: what becomes of it meanwhile is counted behind it.
-        waiting = await self._count({**owner, "recall.work": WORDS})
-        meaning_waiting = await self._count({**owner, "recall.work": MEANING})
+        waiting = await self._messages.count({**owner, "recall.work": WORDS})
+        meaning_waiting = await self._messages.count({**owner, "recall.work": MEANING})
         failed = {**owner, "recall.work": _FAILED}
-        faults = await read_page(self._messages, failed, _FAULT, _LAST_FAILED_FIRST, _FAULTS_SHOWN)
+        faults = await self._messages.read_page(failed, _FAULT, _LAST_FAILED_FIRST, _FAULTS_SHOWN)
         return IndexStatus(
-            indexed=await self._count({**owner, **IS_PLACED}),
+            indexed=await self._messages.count({**owner, **IS_PLACED}),
             waiting=waiting,
-            failed=await self._count(failed),
-            unmarked=await self._count({**owner, **_UNMARKED}),
+            failed=await self._messages.count(failed),
+            unmarked=await self._messages.count({**owner, **_UNMARKED}),
             meaning_waiting=meaning_waiting,
             faults={str(row.get("id") or id_text(row["_id"])): row["recall"]["failed"] for row in faults},
         )
@@ -250,7 +254,7 @@ class MongoRecall(Operations):
     @driver_call
     async def newest_status(self, owner_key: str, *, newest: int) -> IndexStatus:
         """The states of the owner's newest messages, up to so many."""
-        rows = await read_page(self._messages, {"owner_key": {"$eq": owner_key}}, _STATE, NEWEST_FIRST, newest)
+        rows = await self._messages.read_page({"owner_key": {"$eq": owner_key}}, _STATE, NEWEST_FIRST, newest)
         states = [state if isinstance(state := row.get("recall"), dict) else None for row in rows]
         works = [state.get("work") for state in states if state is not None]
         failed = [each for each in zip(rows, states, strict=True) if each[1] and each[1].get("work") == _FAILED]
@@ -269,17 +273,11 @@ class MongoRecall(Operations):
     async def _coded(self, owner_key: str, places: Sequence[Place]) -> list[Entry]:
         """Those of these places whose rows have a generation, each with a code of it."""
         found: list[Row] = []
-        for some in _chunks(places):
+        for some in chunks(places, _AT_ONCE):
             query = {"owner_key": {"$eq": owner_key}, "recall.place": {"$in": some}, "recall.generation": {"$gt": ""}}
-            found += await self._messages.find(query, _GENERATION, batch_size=len(some) + 1).to_list(None)
+            found += await self._messages.read_all(query, _GENERATION, batch=len(some) + 1)
         states = (row["recall"] for row in found)
         return [Entry(owner_key, Place(each["place"]), codes={each["generation"]: b""}) for each in states]
-
-    async def _count(self, query: Row) -> int | None:
-        try:
-            return int(await self._messages.count_documents(query))
-        except (ExecutionTimeout, NetworkTimeout):
-            return None
 
     async def _change_claimed(self, rows: Sequence[Row], change: Row) -> None:
         """Change rows, but for those that another has claimed since, or on which work has become due."""
@@ -288,12 +286,7 @@ class MongoRecall(Operations):
 
     async def _change(self, ids: Sequence[Any], query: Row, change: Row) -> int:
         """Change those of the rows with these `_id`s that the query matches; how many there were."""
-        changed = 0
-        for some in _chunks(ids):
-            # With the hint: else the server may go through all that is due for a few of them.
-            result = await self._messages.update_many({"_id": {"$in": some}, **query}, change, hint=_BY_ID)
-            changed += result.modified_count
-        return changed
+        return sum([await self._messages.update_ids(some, query, change) for some in chunks(ids, _AT_ONCE)])
 
     async def _read_rows(self, row_ids: Sequence[str]) -> list[Row]:
         """Owner and place of the rows with these `_id`s, of those that are there."""
@@ -391,7 +384,7 @@ class _Found:
             found.setdefault(name, {}).update(by_episode)
 
 
-async def _take(collection: Any, changes: Mapping[str, tuple[int, Row]]) -> list[str]:
+async def _take(documents: Documents, changes: Mapping[str, tuple[int, Row]]) -> list[str]:
     """Change these documents where they still have so many `messages`, of which the change makes more.
 
     Returns the `_id`s of those that were changed; perhaps without one that another took from in the same moment.
@@ -401,35 +394,23 @@ async def _take(collection: Any, changes: Mapping[str, tuple[int, Row]]) -> list
         _update({"_id": key, "messages": seen}, {**change, "$set": {"claim": claim}}, upsert=not seen)
         for key, (seen, change) in changes.items()
     ]
-    for some in _chunks(updates):
-        await _update_all(collection, some)
-    return [found["_id"] for found in await _of_ids(collection, [*changes], {"claim": 1}) if found["claim"] == claim]
+    for some in chunks(updates, _AT_ONCE):
+        await documents.write_all(some)
+    return [found["_id"] for found in await _of_ids(documents, [*changes], {"claim": 1}) if found["claim"] == claim]
 
 
-async def _write(collection: Any, updates: Sequence[UpdateMany]) -> None:
-    for some in _chunks(updates):
-        while not await _update_all(collection, some):
-            # All of them can be done again.
+async def _write(documents: Documents, updates: Sequence[UpdateMany]) -> None:
+    for some in chunks(updates, _AT_ONCE):
+        while not await documents.write_all(some):
+            # Another has made a document at this moment. All of them can be done again.
             pass
 
 
-async def _update_all(collection: Any, updates: Sequence[UpdateMany]) -> bool:
-    """Do these updates; False where one was not done because another has made its document at this moment."""
-    try:
-        await collection.bulk_write(updates, ordered=False)
-    except BulkWriteError as error:
-        faults = error.details["writeConcernErrors"] + error.details["writeErrors"]
-        if any(fault.get("code") != DUPLICATE_KEY for fault in faults):
-            raise
-        return False
-    return True
-
-
-async def _of_ids(collection: Any, ids: Sequence[Any], projection: Mapping[str, Any] | None = None) -> list[Row]:
+async def _of_ids(documents: Documents, ids: Sequence[Any], projection: Mapping[str, Any] | None = None) -> list[Row]:
     found: list[Row] = []
-    for some in _chunks(ids, _READ_AT_ONCE):
+    for some in chunks(ids, _READ_AT_ONCE):
         # In one batch, where it is not large, so that the server keeps no cursor.
-        found += await collection.find({"_id": {"$in": some}}, projection, batch_size=len(some) + 1).to_list(None)
+        found += await documents.read_all({"_id": {"$in": some}}, projection, batch=len(some) + 1)
     return found
 
 
@@ -498,7 +479,3 @@ def _episodes(messages: int) -> int:
 def _id(row: Row) -> str:
     row_id: str = row["_id"]
     return row_id
-
-
-def _chunks(items: Sequence[_Item], size: int = _AT_ONCE) -> Iterator[Sequence[_Item]]:
-    return (items[first : first + size] for first in range(0, len(items), size))

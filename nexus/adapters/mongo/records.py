@@ -11,18 +11,10 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 from pymongo import DESCENDING, ReplaceOne, UpdateOne
-from pymongo.errors import BulkWriteError
 
-from nexus.adapters.mongo.client import (
-    DUPLICATE_KEY,
-    Calls,
-    Operations,
-    driver_call,
-    insert_call,
-    read_one,
-    read_page,
-)
-from nexus.adapters.mongo.versions import FIELD, written
+from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
+from nexus.adapters.mongo.documents import ONLY_ID, Documents
+from nexus.adapters.mongo.versions import FIELD, NOT_NEWER, written
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Row
 from nexus.core.records import ID_BYTES, BuildRecord, Piece
@@ -40,38 +32,37 @@ class MongoRecords(Operations):
 
     def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         super().__init__(calls, indexed)
-        self._records = database["context_records"]
-        self._pieces = database["context_pieces"]
+        self._records = Documents(database["context_records"])
+        self._pieces = Documents(database["context_pieces"])
 
     @insert_call
     async def missing_pieces(self, pieces: Collection[bytes], until: datetime) -> set[bytes]:
         """Those of these ids whose pieces are not there so long."""
         query = {"_id": {"$in": [*pieces]}, "expires_at": {"$gte": until}}
         # In one batch.
-        found: list[Row] = await self._pieces.find(query, {"_id": 1}, batch_size=len(pieces) + 1).to_list(None)
+        found = await self._pieces.read_all(query, ONLY_ID, batch=len(pieces) + 1)
         return {*pieces}.difference(row["_id"] for row in found)
 
     @insert_call
     async def put_pieces(self, pieces: Collection[Piece], until: datetime) -> None:
         """Keep pieces until then, at least."""
         time = {"$max": {"expires_at": until + _LONGER}}
-        await _write(
-            self._pieces,
-            [UpdateOne({"_id": each.id}, {"$setOnInsert": _new(each), **time}, upsert=True) for each in pieces],
+        await self._pieces.write_all(
+            [UpdateOne({"_id": each.id}, {"$setOnInsert": _new(each), **time}, upsert=True) for each in pieces]
         )
 
     @insert_call
     async def put_records(self, records: Collection[BuildRecord], until: datetime) -> None:
         """Keep records until then, each instead of one of an error of the same request."""
-        await _write(
-            self._records, [ReplaceOne(_failure_of(each), _document(each, until), upsert=True) for each in records]
+        await self._records.write_all(
+            [ReplaceOne(_failure_of(each), _document(each, until), upsert=True) for each in records]
         )
 
     @driver_call
     async def find_record(self, owner_key: str, request_id: str) -> BuildRecord | None:
         """The record of a request."""
         query = {"owner_key": {"$eq": owner_key}, "request_id": {"$eq": request_id}}
-        row = await read_one(self._records, query, _FIELDS)
+        row = await self._records.read_one(query, _FIELDS)
         return _record(row) if row else None
 
     @driver_call
@@ -82,7 +73,7 @@ class MongoRecords(Operations):
         query: Row = {"owner_key": {"$eq": owner_key}, **_older(before)}
         if session_id is not None:
             query["session_id"] = {"$eq": session_id}
-        return [*map(_record, await read_page(self._records, query, _FIELDS, _NEWEST_FIRST, limit))]
+        return [*map(_record, await self._records.read_page(query, _FIELDS, _NEWEST_FIRST, limit))]
 
     @driver_call
     async def failures(
@@ -92,25 +83,13 @@ class MongoRecords(Operations):
         query: Row = {"is_failure": True, **_older(before)}
         if owner_key is not None:
             query["owner_key"] = {"$eq": owner_key}
-        return [*map(_record, await read_page(self._records, query, _FIELDS, _NEWEST_FIRST, limit))]
+        return [*map(_record, await self._records.read_page(query, _FIELDS, _NEWEST_FIRST, limit))]
 
     @driver_call
     async def pieces(self, owner_key: str, pieces: Sequence[bytes]) -> dict[bytes, bytes]:
         """By id, these pieces."""
         query = {"_id": {"$in": [*pieces]}, "owner_key": {"$eq": owner_key}}
-        found: list[Row] = await self._pieces.find(query, {"data": 1}).to_list(None)
-        return {row["_id"]: row["data"] for row in found}
-
-
-async def _write(collection: Any, writes: Sequence[Any]) -> None:
-    """Make all of these writes but those that break a promise of uniqueness."""
-    try:
-        if writes:
-            await collection.bulk_write(writes, ordered=False)
-    except BulkWriteError as error:
-        faults = [*error.details["writeErrors"], *error.details["writeConcernErrors"]]
-        if any(fault.get("code") != DUPLICATE_KEY for fault in faults):
-            raise
+        return {row["_id"]: row["data"] for row in await self._pieces.read_all(query, {"data": 1})}
 
 
 def _older(record: BuildRecord | None) -> Row:
@@ -122,7 +101,7 @@ def _older(record: BuildRecord | None) -> Row:
 
 
 def _failure_of(record: BuildRecord) -> Row:
-    return {"owner_key": record.owner_key, "request_id": record.request_id, "is_failure": True}
+    return {"owner_key": record.owner_key, "request_id": record.request_id, "is_failure": True, **NOT_NEWER}
 
 
 def _new(piece: Piece) -> Row:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
+from nexus.adapters.mongo.documents import Documents
 from nexus.core.models import Row
 from nexus.core.recall import MEANING, WORDS
 from nexus.core.replicas import DueWork, Replica
@@ -21,24 +22,23 @@ class MongoReplicas(Operations):
     def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         super().__init__(calls, indexed)
         self._database = database
-        self._replicas = database["replicas"]
+        self._replicas = Documents(database["replicas"])
 
     @insert_call
     async def put_replica(self, replica: Replica, until: datetime) -> None:
         """Keep a replica in place of what is kept of it."""
         document = {**asdict(replica), "expires_at": until}
-        await self._replicas.replace_one({"_id": replica.replica_id}, document, upsert=True)
+        await self._replicas.collection.replace_one({"_id": replica.replica_id}, document, upsert=True)
 
     @driver_call
     async def remove_replica(self, replica_id: str) -> None:
         """Keep it no longer."""
-        await self._replicas.delete_one({"_id": replica_id})
+        await self._replicas.delete({"_id": replica_id})
 
     @driver_call
     async def replicas(self, *, limit: int) -> list[Row]:
         """Up to `limit` replicas, in any order."""
-        rows: list[Row] = await self._replicas.find({}, _FIELDS, limit=limit).to_list(limit)
-        return rows
+        return await self._replicas.read_page({}, _FIELDS, None, limit)
 
     @driver_call
     async def due_work(self, now: datetime, *, limit: int) -> DueWork:

@@ -20,7 +20,8 @@ from pymongo import ASCENDING, DESCENDING, TEXT, IndexModel
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from nexus.adapters.mongo.client import Calls
-from nexus.adapters.mongo.versions import NOT_NEWER, check_database, mark_database
+from nexus.adapters.mongo.documents import equal
+from nexus.adapters.mongo.versions import check_database, mark_database
 from nexus.core import recall
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import (
@@ -252,7 +253,7 @@ class Indexes:
 
 async def _make_missing(collection: Any, indexes: Sequence[IndexModel], quorum: Mapping[str, str]) -> None:
     there = await _existing(collection)
-    missing = [index for index in indexes if not any(_is_same_index(index.document, other) for other in there.values())]
+    missing = _missing(indexes, there)
     if not missing:
         return
     try:
@@ -282,8 +283,7 @@ async def _make_index(collection: Any, index: IndexModel, quorum: Mapping[str, s
     except OperationFailure as error:
         if error.code not in _CONFLICTS:
             raise
-        existing = (await collection.index_information()).values()
-        if not any(_is_same_index(index.document, other) for other in existing):
+        if _missing([index], await collection.index_information()):
             text = f"collection {collection.name}: an index stands in the way of {index.document['name']}; drop it"
             raise StoreRejectedError(text) from error
 
@@ -294,15 +294,17 @@ async def inventory(client: Any, database: Any) -> Inventory:
     missing = [
         f"{name}.{index.document['name']}"
         for name, indexes in INDEXES.items()
-        for there in [(await database[name].index_information()).values() if name in collections else ()]
-        for index in indexes
-        if not any(_is_same_index(index.document, other) for other in there)
+        for index in _missing(indexes, await database[name].index_information() if name in collections else {})
     ]
     others = []
     # Knowing them is no condition for anything.
     with suppress(OperationFailure):
         others = [name for name in await client.list_database_names() if name not in {*_OF_MONGODB, database.name}]
     return Inventory(database.name, tuple(collections), tuple(sorted(others)), tuple(missing))
+
+
+def _missing(indexes: Iterable[IndexModel], there: Mapping[str, Any]) -> list[IndexModel]:
+    return [index for index in indexes if not any(_is_same_index(index.document, other) for other in there.values())]
 
 
 def _is_same_index(wanted: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -318,12 +320,12 @@ def _options(index: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def of_session(owner_key: str, session_id: str) -> dict[str, Any]:
     """The condition for the documents of a session."""
-    return {"owner_key": {"$eq": owner_key}, "session_id": {"$eq": session_id}}
+    return equal({"owner_key": owner_key, "session_id": session_id})
 
 
 def of_run(owner_key: str, run_id: str) -> dict[str, Any]:
     """The condition for the documents of a run."""
-    return {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
+    return equal({"owner_key": owner_key, "run_id": run_id})
 
 
 def rows_of_session(owner_key: str, session_id: str) -> dict[str, Any]:
@@ -358,11 +360,6 @@ def newest_order(row: Row) -> tuple[datetime, str]:
     return parse_moment(row.get("timestamp")) or LONG_AGO, row["_id"]
 
 
-def unchanged(seen: Mapping[str, Any]) -> dict[str, Any]:
-    """The condition for a document in which these fields still have these values, and which no newer release wrote."""
-    return {**{name: {"$eq": value} for name, value in seen.items()}, **NOT_NEWER}
-
-
 def origin_of(row: Row) -> RunOrigin | None:
     """Where the run of a human's row belongs, read leniently."""
     session, metadata = row.get("session_id"), row.get("metadata")
@@ -382,6 +379,11 @@ def id_text(value: Any) -> str:
     if isinstance(value, str) and not (is_object_id(value) or value.startswith(_JSON)):
         return value
     return json_util.dumps({"_id": value}, json_options=json_util.CANONICAL_JSON_OPTIONS)
+
+
+def with_text_id(row: Row) -> Row:
+    """The row with a text as its `_id`."""
+    return {**row, "_id": id_text(row["_id"])}
 
 
 def id_of(text: str) -> Any:

@@ -16,7 +16,8 @@ from pymongo import ASCENDING, AsyncMongoClient
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
 from pymongo.read_concern import ReadConcern
 
-from nexus.adapters.mongo.client import Calls, driver_call, insert_call, insert_until_duplicate, read_all, read_one
+from nexus.adapters.mongo.client import Calls, driver_call, insert_call
+from nexus.adapters.mongo.documents import WITHOUT_ID, Documents
 from nexus.adapters.mongo.erasure import MongoErasure
 from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
@@ -27,9 +28,8 @@ from nexus.adapters.mongo.replicas import MongoReplicas
 from nexus.adapters.mongo.retention import MongoRetention
 from nexus.adapters.mongo.schema import CODEC, EXACT_CODEC, Indexes, inventory, of_session
 from nexus.adapters.mongo.transfer import MongoTransfer
-from nexus.adapters.mongo.versions import NOT_NEWER, check_database, written
+from nexus.adapters.mongo.versions import check_database, written
 from nexus.core.errors import ConfigError
-from nexus.core.models import utc_now
 from nexus.core.ports import (
     ConstraintStore,
     ErasureStore,
@@ -52,7 +52,6 @@ _CLOSING_S: Final = 0.5
 # Motor runs its calls on threads, five a core unless MOTOR_MAX_WORKERS says otherwise; pymongo has a connection pool.
 _MOTOR_CALLS: Final = int(os.environ.get("MOTOR_MAX_WORKERS", (os.cpu_count() or 1) * 5))
 _PYMONGO_CALLS: Final = 100
-_WITHOUT_ID: Final = {"_id": 0}
 _ALLOWED: Final = "mongodb://[user:password@]host[:port]/[?options] is allowed, user and password percent-encoded"
 _TLS_FILES: Final = frozenset({"tlscafile", "tlscertificatekeyfile", "tlscrlfile"})
 
@@ -163,44 +162,42 @@ class MongoStore(MongoMessages):
     @insert_call
     async def put_tool(self, name: str, definition: Mapping[str, Any] | None, said_at: datetime) -> bool:
         """Keep the definition, or that there is none, unless a later one is kept."""
-        not_later = {"name": {"$eq": name}, "$or": [{"said_at": {"$lte": said_at}}, {"said_at": None}], **NOT_NEWER}
+        not_later = {"name": {"$eq": name}, "$or": [{"said_at": {"$lte": said_at}}, {"said_at": None}]}
         change = {"$set": written({"definition": None if definition is None else dict(definition), "said_at": said_at})}
-        tools = self._database["tools"]
+        tools = self._documents("tools")
         try:
-            await tools.update_one(not_later, change, upsert=True)
+            await tools.update(not_later, change, upsert=True)
         except DuplicateKeyError:
-            await read_one(tools, {"name": {"$eq": name}})
+            await tools.read_one({"name": {"$eq": name}})
             # A definition is kept under the name: a later one, or one of another replica in between. An update that
             # changes nothing waits for a majority as well.
-            return bool((await tools.update_one(not_later, change)).matched_count)
+            return await tools.update(not_later, change)
         return True
 
     @driver_call
     async def list_tools(self) -> list[Row]:
         """The definitions that are kept, by name."""
-        rows = await read_all(self._database["tools"], {}, _WITHOUT_ID, [("name", ASCENDING)])
+        rows = await self._documents("tools").read_all({}, WITHOUT_ID, [("name", ASCENDING)])
         return [row["definition"] for row in rows if isinstance(row.get("definition"), dict)]
 
     @driver_call
     async def find_session_state(self, owner_key: str, session_id: str) -> Row | None:
         """The session's document and its revision."""
-        return await read_one(self._database["session_states"], of_session(owner_key, session_id), _WITHOUT_ID)
+        return await self._documents("session_states").read_one(of_session(owner_key, session_id), WITHOUT_ID)
 
     @insert_call
     async def put_session_state(
         self, owner_key: str, session_id: str, document: Mapping[str, Any], revision: int
     ) -> bool:
         """Keep the document in place of the one with that revision. False when another was kept in between."""
-        states = self._database["session_states"]
-        changes = written({"document": dict(document), "revision": revision + 1, "updated_at": utc_now()})
-        if revision == 0:
-            new = {"owner_key": owner_key, "session_id": session_id, **changes}
-            return await insert_until_duplicate(states, [new]) == 1
-        seen = {**of_session(owner_key, session_id), "revision": {"$eq": revision}}
-        return bool((await states.update_one(seen, {"$set": changes})).matched_count)
+        place = {"owner_key": owner_key, "session_id": session_id}
+        return await self._documents("session_states").put_revision(place, document, revision)
+
+    def _documents(self, collection: str) -> Documents:
+        return Documents(self._database[collection])
 
     async def _find_one(self, collection: str, query: Mapping[str, Any]) -> Row | None:
-        row = await read_one(self._database[collection], query)
+        row = await self._documents(collection).read_one(query)
         if row and isinstance(row.get("_id"), ObjectId):
             del row["_id"]
         return row

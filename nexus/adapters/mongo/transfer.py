@@ -20,25 +20,14 @@ from bson.dbref import DBRef
 from bson.errors import BSONError
 from bson.int64 import Int64
 from bson.json_util import JSONMode, JSONOptions
-from pymongo import ASCENDING
 from pymongo.errors import OperationFailure
 
-from nexus.adapters.mongo.client import (
-    NO_SUCH_INDEX,
-    Calls,
-    Operations,
-    Order,
-    driver_call,
-    insert_call,
-    insert_until_duplicate,
-    read_one,
-)
+from nexus.adapters.mongo.client import NO_SUCH_INDEX, Calls, Operations, driver_call, insert_call
+from nexus.adapters.mongo.documents import BY_ID, Documents, Order
 from nexus.adapters.mongo.schema import EXACT_CODEC, STORED_IN_SESSION, id_text, rows_of_session, to_index
-from nexus.adapters.mongo.versions import readable
 from nexus.core.ports import Row
 
 _PAGE: Final = 500
-_BY_ID: Final = [("_id", ASCENDING)]
 _FOREIGN: Final = {"_id": {"$not": {"$type": "objectId"}}}
 # Whoever imports a row has it indexed anew.
 _WITHOUT_RECALL: Final = {"recall": 0}
@@ -114,7 +103,7 @@ class MongoTransfer(Operations):
 
     def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]], *, recall: bool) -> None:
         super().__init__(calls, indexed)
-        self._messages = messages
+        self._messages = Documents(messages)
         self._to_index: Callable[[Row], Row] = to_index if recall else dict
 
     def checked(self, document: Row) -> Row:
@@ -139,7 +128,7 @@ class MongoTransfer(Operations):
     @driver_call
     async def count_rows(self, owner_key: str, session_id: str) -> int:
         """How many rows a session has."""
-        return int(await self._messages.count_documents(rows_of_session(owner_key, session_id)))
+        return int(await self._messages.collection.count_documents(rows_of_session(owner_key, session_id)))
 
     async def rows(self, owner_key: str, session_id: str) -> AsyncGenerator[list[Row]]:
         """All rows of a session in the order of their `_id`s, in pages.
@@ -162,7 +151,7 @@ class MongoTransfer(Operations):
         """A row of another session whose `_id`, or whose owner and `id`, one of these rows has."""
         ids = [from_json(row["_id"]) for row in rows]
         query = {"_id": {"$in": ids}, "$nor": [rows_of_session(owner_key, session_id)]}
-        found = await read_one(self._messages, query, _WHERE)
+        found = await self._messages.read_one(query, _WHERE)
         if found is None:
             # What the unique index covers: rows of other writers without an `id` do not stand in each other's way.
             message_ids = {"$in": [row["id"] for row in rows if isinstance(row.get("id"), str)], "$gt": ""}
@@ -171,13 +160,13 @@ class MongoTransfer(Operations):
                 "id": message_ids,
                 "$nor": [rows_of_session(owner_key, session_id)],
             }
-            found = await read_one(self._messages, query, _WHERE)
+            found = await self._messages.read_one(query, _WHERE)
         return found and to_json(found)
 
     @insert_call
     async def insert_rows(self, rows: Sequence[Row]) -> int:
         """Store these, up to the first whose `_id` or `id` is taken. Returns how many."""
-        return await insert_until_duplicate(self._messages, [self._to_index(from_json(row)) for row in rows])
+        return await self._messages.insert_until_duplicate([self._to_index(from_json(row)) for row in rows])
 
     @driver_call
     async def _page(self, query: Mapping[str, Any], skip: int) -> list[Row]:
@@ -191,5 +180,5 @@ class MongoTransfer(Operations):
 
     async def _read(self, query: Mapping[str, Any], skip: int, index: Order | None) -> list[Row]:
         # A negative limit: one batch, which is no larger than a large document however large the rows are.
-        cursor = self._messages.find(query, _WITHOUT_RECALL, hint=index).sort(_BY_ID).skip(skip).limit(-_PAGE)
-        return readable(self._messages, await cursor.batch_size(_PAGE).to_list(_PAGE))
+        cursor = self._messages.collection.find(query, _WITHOUT_RECALL, hint=index).sort(BY_ID).skip(skip).limit(-_PAGE)
+        return self._messages.readable(await cursor.batch_size(_PAGE).to_list(_PAGE))

@@ -29,7 +29,7 @@ def written(fields: Mapping[str, Any]) -> Row:
     return {**fields, FIELD: SCHEMA_VERSION}
 
 
-def readable(collection: Any, rows: Iterable[Row]) -> list[Row]:
+def readable(collection: str, rows: Iterable[Row]) -> list[Row]:
     """Documents that were read from a collection, without their version.
 
     Raises:
@@ -39,7 +39,7 @@ def readable(collection: Any, rows: Iterable[Row]) -> list[Row]:
     for row in found:
         if is_newer(version := row.pop(FIELD, None)):
             raise StoreUnavailableError(
-                f"collection {collection.name}: a document has the schema version {version}; {KNOWN}"
+                f"collection {collection}: a document has the schema version {version}; {KNOWN}"
             )
     return found
 

@@ -58,6 +58,12 @@ async def all_rows(store: MongoStore) -> None:
         pass
 
 
+async def marked(store: MongoStore) -> int:
+    """Have all messages indexed anew; how many there were."""
+    count, _ = await store.recall.mark(OWNER, limit=100, again=True)
+    return count
+
+
 # By collection what reads its documents, and what would change them.
 READS: Final[dict[str, list[Read]]] = {
     "messages": [
@@ -125,7 +131,10 @@ LEFT: Final[dict[str, list[Read]]] = {
     "messages": [
         lambda store: store.recall.add_key(OWNER, "in_work_0", "rails"),
         lambda store: store.recall.mark_outdated("another", limit=9),
+        marked,
     ],
+    "session_states": [lambda store: store.put_session_state(*KEY, {}, 1)],
+    "constraints": [lambda store: store.constraints.put_constraints(OWNER, "owner", {}, 1)],
     "working_memory": [lambda store: store.memory.drop_overviews(*KEY, below=99)],
     "turns": [
         lambda store: store.turns.update_turn(*KEY, 1, {"status": "acting"}, seen={}),
