@@ -10,9 +10,9 @@ from inspect import isawaitable
 from typing import Any, Final
 
 from pymongo import ASCENDING, ReturnDocument
-from pymongo.errors import BulkWriteError, ExecutionTimeout, NetworkTimeout
+from pymongo.errors import BulkWriteError, ExecutionTimeout, NetworkTimeout, OperationFailure
 
-from nexus.adapters.mongo.client import DUPLICATE_KEY, code_of
+from nexus.adapters.mongo.client import DUPLICATE_KEY, NO_SUCH_INDEX, code_of
 from nexus.adapters.mongo.versions import NOT_NEWER, readable, written
 from nexus.core.models import Row, utc_now
 
@@ -42,11 +42,26 @@ class Documents:
         return None if row is None else self.readable([row])[0]
 
     async def read_page(
-        self, query: Mapping[str, Any], projection: Mapping[str, Any], order: Order | None, limit: int
+        self,
+        query: Mapping[str, Any],
+        projection: Mapping[str, Any],
+        order: Order | None,
+        limit: int,
+        *,
+        skip: int = 0,
+        index: Order | None = None,
     ) -> list[Row]:
-        """Up to `limit` documents in this order, in one batch, so that the server keeps no cursor."""
-        cursor = self.collection.find(query, projection, sort=order, limit=limit, batch_size=limit + 1)
-        return self.readable(await cursor.to_list(limit))
+        """Up to `limit` documents after the first `skip` in this order, in one batch: so the server keeps no cursor.
+
+        The index with the fields `index` is used, where it was made.
+        """
+        page = {"sort": order, "limit": limit, "skip": skip, "hint": index, "batch_size": limit + 1}
+        try:
+            return self.readable(await self.collection.find(query, projection, **page).to_list(limit))
+        except OperationFailure as error:
+            if not index or error.code != NO_SUCH_INDEX:
+                raise
+            return await self.read_page(query, projection, order, limit, skip=skip)
 
     async def read_all(
         self,

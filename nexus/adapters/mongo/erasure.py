@@ -18,7 +18,7 @@ from nexus.adapters.mongo.batches import TooSlowError, chunks, counted, delete, 
 from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
 from nexus.adapters.mongo.documents import ONLY_ID, Documents, equal
 from nexus.adapters.mongo.index_erasure import IndexErasure, place_of
-from nexus.adapters.mongo.schema import rows_of_session
+from nexus.adapters.mongo.schema import of_owner, rows_of_session
 from nexus.core.erasure import Erasure, StoreKind, Tombstone, hashed
 from nexus.core.models import DEFAULT_SESSION, parse_moment, utc_now
 from nexus.core.ports import Row
@@ -154,7 +154,7 @@ class MongoErasure(Operations):
 
     @driver_call
     async def _next_name(self, documents: Documents, owner_key: str, last: str) -> str | None:
-        behind = {"owner_key": {"$eq": owner_key}, "session_id": {"$gt": last}}
+        behind = {**of_owner(owner_key), "session_id": {"$gt": last}}
         row = await documents.read_one(behind, {"session_id": 1}, [("session_id", ASCENDING)])
         return row["session_id"] if row else None
 
@@ -175,7 +175,7 @@ class MongoErasure(Operations):
     async def _chosen(self, kind: StoreKind, erasure: Erasure) -> AsyncGenerator[list[Row]]:
         """The messages or statements that go, or documents of constraints as they are to become."""
         choose, _ = self._by_choice[kind]
-        queries = _rows_that_go(erasure) if kind == "messages" else [{"owner_key": {"$eq": erasure.owner_key}}]
+        queries = _rows_that_go(erasure) if kind == "messages" else [of_owner(erasure.owner_key)]
         for query in queries:
             async with aclosing(pages(self, self._collections[kind], query, _KINDS[kind].read)) as found:
                 async for page in found:
@@ -232,7 +232,7 @@ class MongoErasure(Operations):
         texts = [*{each for each in ids if _is_text(each) and each}]
         found = set[str]()
         for some in chunks(texts):
-            query = {"owner_key": {"$eq": erasure.owner_key}, "id": {"$in": some}}
+            query = {**of_owner(erasure.owner_key), "id": {"$in": some}}
             async with aclosing(pages(self, self._messages, query, _ROW)) as rows:
                 async for page in rows:
                     found |= {row["id"] for row in page if _goes(row, "timestamp", erasure)}
@@ -277,7 +277,7 @@ def _query(kind: _Kind, erasure: Erasure, sessions: Sequence[str]) -> Row | None
 
 def _rows_that_go(erasure: Erasure) -> list[Row]:
     """Queries for the messages that go, and for those of which it has to be looked at; see `_goes`."""
-    owner: Row = {"owner_key": {"$eq": erasure.owner_key}}
+    owner: Row = of_owner(erasure.owner_key)
     rows = owner if erasure.session_id is None else rows_of_session(erasure.owner_key, erasure.session_id)
     if erasure.before is None:
         return [rows]

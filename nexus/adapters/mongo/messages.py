@@ -24,7 +24,6 @@ from pymongo.errors import BulkWriteError, OperationFailure
 from nexus.adapters.mongo.batches import chunks
 from nexus.adapters.mongo.client import (
     DUPLICATE_KEY,
-    NO_SUCH_INDEX,
     NOT_ENCODABLE,
     Calls,
     Operations,
@@ -52,6 +51,7 @@ from nexus.adapters.mongo.schema import (
     internal_to,
     newest_first,
     newest_order,
+    of_owner,
     of_run,
     origin_of,
     rows_of_session,
@@ -144,20 +144,20 @@ class MongoMessages(Operations):
         self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
     ) -> list[Row]:
         """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands."""
-        query = {"owner_key": {"$eq": owner_key}, "role": {"$nin": NOT_SHOWN}, **NOT_INTERNAL}
+        query = {**of_owner(owner_key), "role": {"$nin": NOT_SHOWN}, **NOT_INTERNAL}
         return await self._rows.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
 
     @driver_call
     async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
         """Up to `limit` rows of every role, newest first."""
-        return await self._rows.newest({"owner_key": {"$eq": owner_key}}, limit=limit)
+        return await self._rows.newest(of_owner(owner_key), limit=limit)
 
     @driver_call
     async def messages_of_runs(
         self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int | None = None
     ) -> list[Row]:
         """Up to `limit` rows of these runs, newest first, without those of tools, system and commands."""
-        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$in": list(run_ids)}, "role": {"$nin": NOT_SHOWN}}
+        query = {**of_owner(owner_key), "run_id": {"$in": list(run_ids)}, "role": {"$nin": NOT_SHOWN}}
         return await self._rows.newest(query, limit=limit, excerpt_chars=excerpt_chars)
 
     @driver_call
@@ -165,20 +165,20 @@ class MongoMessages(Operations):
         self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int
     ) -> list[Row]:
         """Up to `limit` rows of tools in these runs, newest first."""
-        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$in": list(run_ids)}, "role": TOOL}
+        query = {**of_owner(owner_key), "run_id": {"$in": list(run_ids)}, "role": TOOL}
         return await self._rows.newest(query, limit=limit, excerpt_chars=excerpt_chars)
 
     @driver_call
     async def find_message(self, owner_key: str, message_id: str) -> Row | None:
         """The row with that `id`, without its content."""
-        query = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}
+        query = {**of_owner(owner_key), "id": {"$eq": message_id}}
         row = await self._messages.read_one(query, HEADER)
         return with_text_id(row) if row else None
 
     @driver_call
     async def recorded_ids(self, owner_key: str, message_ids: Sequence[str]) -> set[str]:
         """Those of these `id`s that the owner has rows of."""
-        query = {"owner_key": {"$eq": owner_key}, "id": {"$in": list(message_ids)}}
+        query = {**of_owner(owner_key), "id": {"$in": list(message_ids)}}
         return {row["id"] for row in await self._messages.read_all(query, _ID_ALONE)}
 
     @driver_call
@@ -186,7 +186,7 @@ class MongoMessages(Operations):
         self, owner_key: str, row_id: str, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
     ) -> bool:
         """Change fields of the row with this `_id` where those in `seen` still have these values."""
-        query = {"_id": id_of(row_id), "owner_key": {"$eq": owner_key}, **equal(seen)}
+        query = {"_id": id_of(row_id), **of_owner(owner_key), **equal(seen)}
         update = due_now(WORDS, written(changes)) if self._recall else {"$set": written(changes)}
         return await self._messages.update(query, update)
 
@@ -248,7 +248,7 @@ class MongoMessages(Operations):
     @driver_call
     async def condensed_results(self, owner_key: str, handles: Sequence[str]) -> dict[str, str]:
         """By handle, the texts that contexts show of these large results."""
-        query = {"owner_key": {"$eq": owner_key}, f"metadata.{HANDLE}": {"$in": list(handles)}}
+        query = {**of_owner(owner_key), f"metadata.{HANDLE}": {"$in": list(handles)}}
         found = await self._messages.read_all(query, _CONDENSED)
         return {
             row["metadata"][HANDLE]: text for row in found if isinstance(text := row["metadata"].get(CONDENSED), str)
@@ -257,7 +257,7 @@ class MongoMessages(Operations):
     @driver_call
     async def find_result(self, owner_key: str, handle: str, *, sub_agent: str | None = None) -> Row | None:
         """The row of the large result with this handle, whole."""
-        query = {"owner_key": {"$eq": owner_key}, f"metadata.{HANDLE}": {"$eq": handle}, **seen_by(sub_agent)}
+        query = {**of_owner(owner_key), f"metadata.{HANDLE}": {"$eq": handle}, **seen_by(sub_agent)}
         return next(iter(await self._rows.find(query, limit=1, only=WHOLE_TEXTS, order=())), None)
 
     @driver_call
@@ -267,7 +267,7 @@ class MongoMessages(Operations):
         """Up to `limit` sessions that have rows, the one with the latest row first."""
         # In this form the server reads of each session the first entry of an index, and passes over all others.
         stages: list[dict[str, Any]] = [
-            {"$match": {"owner_key": {"$eq": owner_key}}},
+            {"$match": of_owner(owner_key)},
             {"$sort": dict(OF_SESSION[1:])},
             {"$group": {"_id": "$session_id", "last": {"$first": "$timestamp"}}},
         ]
@@ -310,7 +310,7 @@ class MongoMessages(Operations):
     @driver_call
     async def whole_message(self, owner_key: str, row_id: str) -> Row | None:
         """The row with this `_id`, whole."""
-        row = await self._messages.read_one({"_id": {"$eq": id_of(row_id)}, "owner_key": {"$eq": owner_key}})
+        row = await self._messages.read_one({"_id": {"$eq": id_of(row_id)}, **of_owner(owner_key)})
         return with_text_id(row) if row else None
 
     @driver_call
@@ -428,14 +428,16 @@ class Rows:
         come as contexts show them; `only` is another projection, and `beside` has further fields.
         The index with the fields `index` is used, where it was made.
         """
-        page = {"limit": limit, "skip": skip, "sort": [*order] or None, "hint": index}
         bounded, whole = _AS_SHOWN if as_shown else (BOUNDED, WHOLE_TEXTS)
         projection = only or (bounded if excerpt_chars is None else excerpt(excerpt_chars))
         try:
-            rows = await self._page(query, {**projection, **beside}, page)
+            rows = await self._documents.read_page(
+                query, {**projection, **beside}, order or None, limit, skip=skip, index=index
+            )
         except OperationFailure as error:
             if error.code not in _NOT_UTF8:
                 raise
+            page = {"sort": order or None, "limit": limit, "skip": skip, "hint": index}
             rows = await self._cut_here(query, {**whole, **beside}, excerpt_chars, page)
         for row in rows:
             row["_id"] = id_text(row["_id"])
@@ -446,7 +448,7 @@ class Rows:
         found: list[Row] = []
         for ids in chunks([*map(id_of, row_ids)]):
             # In this order, unsorted and without a hint, every server looks up each `_id` by itself.
-            query = {"_id": {"$in": ids}, "owner_key": {"$eq": owner_key}}
+            query = {"_id": {"$in": ids}, **of_owner(owner_key)}
             found += await self.find(query, limit=len(ids), as_shown=as_shown, order=())
         return found
 
@@ -463,18 +465,6 @@ class Rows:
                 row["content"] = content[:ends] + mark.format(len(content) - 2 * ends) + content[len(content) - ends :]
             rows.append(row)
         return self._documents.readable(rows)
-
-    async def _page(
-        self, query: Mapping[str, Any], projection: Mapping[str, Any] | None, page: Mapping[str, Any]
-    ) -> list[Row]:
-        try:
-            # A batch that holds all of them, so that the server keeps no cursor.
-            cursor = self._documents.collection.find(query, projection, batch_size=page["limit"] + 1, **page)
-            return self._documents.readable(await cursor.to_list(page["limit"]))
-        except OperationFailure as error:
-            if not page["hint"] or error.code != NO_SUCH_INDEX:
-                raise
-            return await self._page(query, projection, {**page, "hint": None})
 
     async def _has_text_times(self) -> bool:
         now = monotonic()

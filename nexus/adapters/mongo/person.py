@@ -7,6 +7,7 @@ from pymongo import ASCENDING, DESCENDING
 
 from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
 from nexus.adapters.mongo.documents import WITHOUT_ID, Documents
+from nexus.adapters.mongo.schema import of_owner
 from nexus.core.models import Row
 from nexus.core.person import Statement
 
@@ -36,12 +37,12 @@ class MongoFacts(Operations):
     @driver_call
     async def statements(self, owner_key: str, *, limit: int) -> list[Row]:
         """Up to `limit` statements, the latest first."""
-        return await self._facts.read_page({"owner_key": {"$eq": owner_key}}, WITHOUT_ID, _LATEST_FIRST, limit)
+        return await self._facts.read_page(of_owner(owner_key), WITHOUT_ID, _LATEST_FIRST, limit)
 
     @driver_call
     async def count_statements(self, owner_key: str) -> int:
         """How many statements there are of the owner."""
-        return int(await self._facts.collection.count_documents({"owner_key": {"$eq": owner_key}}))
+        return int(await self._facts.collection.count_documents(of_owner(owner_key)))
 
 
 class MongoConstraints(Operations):
@@ -54,13 +55,13 @@ class MongoConstraints(Operations):
     @driver_call
     async def find_constraints(self, owner_key: str, places: Sequence[str]) -> list[Row]:
         """The documents of these places, those that are there."""
-        query = {"owner_key": {"$eq": owner_key}, "place": {"$in": [*places]}}
+        query = {**of_owner(owner_key), "place": {"$in": [*places]}}
         return await self._constraints.read_all(query, WITHOUT_ID)
 
     @driver_call
     async def list_constraints(self, owner_key: str, *, limit: int, after: str = "") -> list[Row]:
         """Up to `limit` documents of the owner, by place, of those behind `after`."""
-        query = {"owner_key": {"$eq": owner_key}, "place": {"$gt": after}}
+        query = {**of_owner(owner_key), "place": {"$gt": after}}
         return await self._constraints.read_page(query, WITHOUT_ID, _BY_PLACE, limit)
 
     @insert_call

@@ -38,6 +38,7 @@ from nexus.adapters.mongo.schema import (
     due_now,
     id_of,
     id_text,
+    of_owner,
     to_index,
 )
 from nexus.adapters.mongo.versions import NOT_NEWER
@@ -150,7 +151,7 @@ class MongoRecall(IndexOperations):
     @driver_call
     async def add_key(self, owner_key: str, message_id: str, text: str) -> None:
         """Have the message with this `id` found by the words of this text, too."""
-        message = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}
+        message = {**of_owner(owner_key), "id": {"$eq": message_id}}
         await self._messages.update(message, due_now(WORDS, {"recall.key": text}))
 
     @driver_call
@@ -161,7 +162,7 @@ class MongoRecall(IndexOperations):
     @insert_call
     async def mark(self, owner_key: str, *, limit: int, again: bool = False, skip: int = 0) -> tuple[int, int]:
         """Have messages of the owner indexed that nothing was ever to be done on; with `again`, all of them."""
-        owner = {"owner_key": {"$eq": owner_key}}
+        owner = of_owner(owner_key)
         page = await self._rows.find(owner, limit=limit, skip=skip, only=ONLY_ID, index=OF_OWNER, order=OLDEST_FIRST)
         ids = [id_of(row["_id"]) for row in page]
         marked = await self._change(ids, {**owner, "recall": {"$type": "object"}}, due_now(WORDS)) if again else 0
@@ -229,14 +230,14 @@ class MongoRecall(IndexOperations):
         """The rows at these places."""
         rows: list[Row] = []
         for some in chunks([*places], _AT_ONCE):
-            query = {"owner_key": {"$eq": owner_key}, "recall.place": {"$in": some}}
+            query = {**of_owner(owner_key), "recall.place": {"$in": some}}
             rows += await self._rows.find(query, limit=len(some), beside={**_KEY, **_PLACE}, order=())
         return {Place(row.pop("recall")["place"]): row for row in rows}
 
     @driver_call
     async def status(self, owner_key: str | None = None) -> IndexStatus:
         """The states of an owner's messages, or of all."""
-        owner = {} if owner_key is None else {"owner_key": {"$eq": owner_key}}
+        owner = {} if owner_key is None else of_owner(owner_key)
         # First what is to be done: what becomes of it meanwhile is counted behind it.
         waiting = await self._messages.count({**owner, "recall.work": WORDS})
         meaning_waiting = await self._messages.count({**owner, "recall.work": MEANING})
@@ -254,7 +255,7 @@ class MongoRecall(IndexOperations):
     @driver_call
     async def newest_status(self, owner_key: str, *, newest: int) -> IndexStatus:
         """The states of the owner's newest messages, up to so many."""
-        rows = await self._messages.read_page({"owner_key": {"$eq": owner_key}}, _STATE, NEWEST_FIRST, newest)
+        rows = await self._messages.read_page(of_owner(owner_key), _STATE, NEWEST_FIRST, newest)
         states = [state if isinstance(state := row.get("recall"), dict) else None for row in rows]
         works = [state.get("work") for state in states if state is not None]
         failed = [each for each in zip(rows, states, strict=True) if each[1] and each[1].get("work") == _FAILED]
@@ -274,7 +275,7 @@ class MongoRecall(IndexOperations):
         """Those of these places whose rows have a generation, each with a code of it."""
         found: list[Row] = []
         for some in chunks(places, _AT_ONCE):
-            query = {"owner_key": {"$eq": owner_key}, "recall.place": {"$in": some}, "recall.generation": {"$gt": ""}}
+            query = {**of_owner(owner_key), "recall.place": {"$in": some}, "recall.generation": {"$gt": ""}}
             found += await self._messages.read_all(query, _GENERATION, batch=len(some) + 1)
         states = (row["recall"] for row in found)
         return [Entry(owner_key, Place(each["place"]), codes={each["generation"]: b""}) for each in states]

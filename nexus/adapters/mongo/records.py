@@ -14,6 +14,7 @@ from pymongo import DESCENDING, ReplaceOne, UpdateOne
 
 from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
 from nexus.adapters.mongo.documents import ONLY_ID, Documents
+from nexus.adapters.mongo.schema import of_owner
 from nexus.adapters.mongo.versions import FIELD, NOT_NEWER, written
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Row
@@ -61,7 +62,7 @@ class MongoRecords(Operations):
     @driver_call
     async def find_record(self, owner_key: str, request_id: str) -> BuildRecord | None:
         """The record of a request."""
-        query = {"owner_key": {"$eq": owner_key}, "request_id": {"$eq": request_id}}
+        query = {**of_owner(owner_key), "request_id": {"$eq": request_id}}
         row = await self._records.read_one(query, _FIELDS)
         return _record(row) if row else None
 
@@ -70,7 +71,7 @@ class MongoRecords(Operations):
         self, owner_key: str, *, session_id: str | None = None, before: BuildRecord | None = None, limit: int
     ) -> list[BuildRecord]:
         """Up to `limit` records of an owner, newest first."""
-        query: Row = {"owner_key": {"$eq": owner_key}, **_older(before)}
+        query: Row = {**of_owner(owner_key), **_older(before)}
         if session_id is not None:
             query["session_id"] = {"$eq": session_id}
         return [*map(_record, await self._records.read_page(query, _FIELDS, _NEWEST_FIRST, limit))]
@@ -88,7 +89,7 @@ class MongoRecords(Operations):
     @driver_call
     async def pieces(self, owner_key: str, pieces: Sequence[bytes]) -> dict[bytes, bytes]:
         """By id, these pieces."""
-        query = {"_id": {"$in": [*pieces]}, "owner_key": {"$eq": owner_key}}
+        query = {"_id": {"$in": [*pieces]}, **of_owner(owner_key)}
         return {row["_id"]: row["data"] for row in await self._pieces.read_all(query, {"data": 1})}
 
 

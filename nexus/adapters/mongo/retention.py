@@ -11,7 +11,7 @@ from pymongo.errors import DuplicateKeyError
 from nexus.adapters.mongo.client import Calls, Operations, driver_call
 from nexus.adapters.mongo.documents import BY_ID, WITHOUT_ID, Documents, equal
 from nexus.adapters.mongo.projections import HEADER
-from nexus.adapters.mongo.schema import id_of, rows_of_session, with_text_id
+from nexus.adapters.mongo.schema import id_of, of_owner, rows_of_session, with_text_id
 from nexus.adapters.mongo.versions import FIELD
 from nexus.core.models import INTERNAL
 from nexus.core.ports import Row
@@ -72,11 +72,11 @@ class MongoRetention(Operations):
     @driver_call
     async def rows_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
         """Headers of the rows with these `_id`s, in any order."""
-        query = {"_id": {"$in": [*map(id_of, row_ids)]}, "owner_key": {"$eq": owner_key}}
+        query = {"_id": {"$in": [*map(id_of, row_ids)]}, **of_owner(owner_key)}
         return [*map(with_text_id, await self._collections["messages"].read_all(query, _ROW))]
 
     @driver_call
     async def remove(self, kind: Removable, owner_key: str, ids: Sequence[str]) -> int:
         """Remove the owner's documents with these `_id`s. Returns how many there were."""
-        query = {"_id": {"$in": [*map(id_of, ids)]}, "owner_key": {"$eq": owner_key}}
+        query = {"_id": {"$in": [*map(id_of, ids)]}, **of_owner(owner_key)}
         return await self._collections[kind].delete(query)

@@ -318,6 +318,11 @@ def _options(index: Mapping[str, Any]) -> tuple[Any, ...]:
     return bool(index.get("unique")), condition, index.get("expireAfterSeconds")
 
 
+def of_owner(owner_key: str) -> dict[str, Any]:
+    """The condition for the documents of an owner."""
+    return equal({"owner_key": owner_key})
+
+
 def of_session(owner_key: str, session_id: str) -> dict[str, Any]:
     """The condition for the documents of a session."""
     return equal({"owner_key": owner_key, "session_id": session_id})
@@ -331,7 +336,7 @@ def of_run(owner_key: str, run_id: str) -> dict[str, Any]:
 def rows_of_session(owner_key: str, session_id: str) -> dict[str, Any]:
     """The condition for the recorded messages of a session; rows that name none are of the default one."""
     session = {"$in": [DEFAULT_SESSION, None, ""]} if session_id == DEFAULT_SESSION else {"$eq": session_id}
-    return {"owner_key": {"$eq": owner_key}, "session_id": session}
+    return {**of_owner(owner_key), "session_id": session}
 
 
 def seen_by(sub_agent: str | None) -> dict[str, Any]:

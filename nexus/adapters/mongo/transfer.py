@@ -24,7 +24,7 @@ from pymongo.errors import OperationFailure
 
 from nexus.adapters.mongo.client import NO_SUCH_INDEX, Calls, Operations, driver_call, insert_call
 from nexus.adapters.mongo.documents import BY_ID, Documents, Order
-from nexus.adapters.mongo.schema import EXACT_CODEC, STORED_IN_SESSION, id_text, rows_of_session, to_index
+from nexus.adapters.mongo.schema import EXACT_CODEC, STORED_IN_SESSION, id_text, of_owner, rows_of_session, to_index
 from nexus.core.ports import Row
 
 _PAGE: Final = 500
@@ -155,11 +155,7 @@ class MongoTransfer(Operations):
         if found is None:
             # What the unique index covers: rows of other writers without an `id` do not stand in each other's way.
             message_ids = {"$in": [row["id"] for row in rows if isinstance(row.get("id"), str)], "$gt": ""}
-            query = {
-                "owner_key": {"$eq": owner_key},
-                "id": message_ids,
-                "$nor": [rows_of_session(owner_key, session_id)],
-            }
+            query = {**of_owner(owner_key), "id": message_ids, "$nor": [rows_of_session(owner_key, session_id)]}
             found = await self._messages.read_one(query, _WHERE)
         return found and to_json(found)
 
