@@ -168,6 +168,19 @@ for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
 end
 return redis.error_reply('NOGROUP')
 """
+# KEYS: stream. ARGV: group. How many entries it has not been given. Redis before 7.4.4 may count for good what was
+# trimmed before a restart (redis/redis#13957), so that its `lag` is not asked where the group has been given all.
+GROUP_BACKLOG: Final = """
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local about = {}
+  for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
+  if about['name'] == ARGV[1] then
+    local next = redis.call('XRANGE', KEYS[1], '(' .. about['last-delivered-id'], '+', 'COUNT', 1)
+    return #next > 0 and about['lag'] or 0
+  end
+end
+return 0
+"""
 # KEYS: stream. ARGV: group, consumer, count, idle_ms, then entries that this consumer knows of. Others that have been
 # pending for so long go to this consumer, only its own where idle_ms is 0; with how often they have been handed out.
 GROUP_FETCH: Final = """

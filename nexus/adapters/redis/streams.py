@@ -23,7 +23,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from nexus.adapters.redis.client import FAULTS, translated
 from nexus.adapters.redis.consumer_group import GroupReader
 from nexus.adapters.redis.ledger import is_of_one_requester
-from nexus.adapters.redis.scripts import GROUP, STREAM_PUBLISH, STREAM_TRIM, Script
+from nexus.adapters.redis.scripts import GROUP, GROUP_BACKLOG, STREAM_PUBLISH, STREAM_TRIM, Script
 from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.core.concurrency import ungrouped
 from nexus.core.models import ANSWER_TOPICS
@@ -192,7 +192,7 @@ class StreamTrimmer:
         self._client = client
         self._prefix = prefix
         self._keep_ms = keep_ms
-        self._trim = Script(client, STREAM_TRIM)
+        self._trim, self._backlog = Script(client, STREAM_TRIM), Script(client, GROUP_BACKLOG)
         # Where a stream ended, and when that was seen by this process's own clock.
         self._ends: dict[str, tuple[bytes, float]] = {}
 
@@ -212,5 +212,4 @@ class StreamTrimmer:
 
     async def backlog(self, topic: str) -> int:
         """How many entries of a topic the group has not been given yet. Errors of Redis pass."""
-        groups: list[dict[str, Any]] = await self._client.xinfo_groups(self._prefix + topic)
-        return next((int(group["lag"] or 0) for group in groups if group["name"] == GROUP.encode()), 0)
+        return int(await self._backlog([self._prefix + topic], [GROUP]) or 0)

@@ -411,6 +411,22 @@ async def test_where_redis_cannot_tell_how_many_wait(redis_url: str, channel_pre
     assert not any(delivery.surplus for delivery in taken)
 
 
+async def test_what_waits_in_a_stream(redis_url: str, channel_prefix: str) -> None:
+    """Nothing, once all of it was handed out: also where Redis counts entries that went before a restart."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        counted = streams_bus(client, channel_prefix)._trimmer.backlog
+        await client.xgroup_create(key, GROUP, id="0", mkstream=True)
+        assert await counted("a") == 0
+        last = [await client.xadd(key, {"message": b"x"}) for _ in range(3)][-1]
+        assert await counted("a") == 3
+        await client.xreadgroup(GROUP, "c", {key: ">"}, count=2)
+        assert await counted("a") == 1
+        await client.xgroup_setid(key, GROUP, last, entries_read=1)
+        assert [group["lag"] for group in await client.xinfo_groups(key)] == [2]
+        assert await counted("a") == 0
+
+
 async def test_no_more_in_hand_than_may_be(redis_url: str, channel_prefix: str) -> None:
     """New and abandoned work together never exceed `most`, and all of it comes in the end."""
     key = f"{channel_prefix}a"

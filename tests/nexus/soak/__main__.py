@@ -50,7 +50,7 @@ _LEAST_WARM_UP: Final = 1_000
 _MOST_GROWTH: Final = 1.15
 # Longer than anything of Redis is meant to stay, with the times below.
 _LONGEST_TTL_S: Final = 660
-_SETTLED_S: Final = 300.0
+_SETTLED_S: Final = 600.0
 # What a replica that was stopped has left to others: whether they have done it is seen in what is stored.
 _LEFT_TO_OTHERS: Final = {"drain_incomplete", "rows_unwritten", "turns_unwritten"} | {
     f"{kind}_unwritten" for kind in ("session_states", "facts", "constraints")
@@ -493,8 +493,10 @@ async def _pending(client: Redis) -> dict[str, int]:
     left = {}
     for topic in TOPICS:
         if await client.exists(PREFIX + topic):
-            groups: Any = await client.xinfo_groups(PREFIX + topic)
-            left[topic] = sum(group["pending"] + (group["lag"] or 0) for group in groups)
+            # Not its `lag`: see `GROUP_BACKLOG`.
+            (group,) = await client.xinfo_groups(PREFIX + topic)
+            after = f"({group['last-delivered-id'].decode()}"
+            left[topic] = group["pending"] + len(await client.xrange(PREFIX + topic, after, count=1_000) or ())
     left["outbox"] = int(await client.zcard(f"{PREFIX}nexus:{{outbox}}:order"))
     return {name: count for name, count in left.items() if count}
 
