@@ -16,6 +16,7 @@ from nexus.core.errors import (
     BusRefusedError,
     BusUnavailableError,
     ErrorCode,
+    NewerDocumentError,
     NexusError,
     StoreRejectedError,
     StoreUnavailableError,
@@ -109,7 +110,8 @@ def run(work: Callable[[], Awaitable[_Result]], *, key: str = "") -> _Result:
 
 def store_error(error: StoreUnavailableError | StoreRejectedError) -> NexusError:
     """A store's error, with what to do about it."""
-    if isinstance(error, StoreRejectedError):
+    # The second one is what keeps the indexes from being made.
+    if any(isinstance(each, StoreRejectedError | NewerDocumentError) for each in (error, error.__cause__)):
         return NexusError(f"MongoDB refuses what was asked: {error}")
     return NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}")
 

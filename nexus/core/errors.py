@@ -94,6 +94,10 @@ class StoreUnavailableError(NexusError):
     """The document store could not be reached, or did not answer in time."""
 
 
+class NewerDocumentError(StoreUnavailableError):
+    """A document is of a schema version that this release does not know (docs/upgrading.md)."""
+
+
 class StoreRejectedError(NexusError):
     """The document store refused a document for what it is; trying again will not help."""
 

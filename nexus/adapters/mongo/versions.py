@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pymongo.errors import DuplicateKeyError
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import NewerDocumentError, StoreRejectedError
 from nexus.core.models import Row
 
 # Raised by a release whose documents an older one would misread; docs/upgrading.md has a row for each.
@@ -33,14 +33,12 @@ def readable(collection: str, rows: Iterable[Row]) -> list[Row]:
     """Documents that were read from a collection, without their version.
 
     Raises:
-        StoreUnavailableError: one of them is of a version that this release does not know.
+        NewerDocumentError: one of them is of a version that this release does not know.
     """
     found = [*rows]
     for row in found:
         if is_newer(version := row.pop(FIELD, None)):
-            raise StoreUnavailableError(
-                f"collection {collection}: a document has the schema version {version}; {KNOWN}"
-            )
+            raise NewerDocumentError(f"collection {collection}: a document has the schema version {version}; {KNOWN}")
     return found
 
 

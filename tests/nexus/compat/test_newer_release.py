@@ -224,9 +224,11 @@ async def test_a_start(environment: Environment, database: Database[Document]) -
         with anyio.fail_after(PATIENCE_S):
             assert await service.process.wait() == 1
         assert said in "".join([*service.errors, *map(str, service.log)])
-    for command, words in (("erase", ("--yes",)), ("recall", ("index", "--again", "--no-wait"))):
+    fact = ("add", "home", "Porto")
+    for command, words in (("erase", ("--yes",)), ("recall", ("index", "--again", "--no-wait")), ("facts", fact)):
         refused = await Desk(command, environment).run(*words, "--owner", OWNER)
         assert (refused.returncode, said in refused.stderr) == (1, True)
+        assert "see that MongoDB runs" not in refused.stderr
     ill = await Desk("doctor", environment).run()
     assert ill.returncode == 1
     assert f"wrong  database: {said}. To do: start the release that wrote it." in ill.stdout
