@@ -7,6 +7,7 @@ in the same run. All of it is on one machine: the model shares its processors ou
 import asyncio
 import json
 import os
+import random
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -28,11 +29,19 @@ _REPLICAS: Final = (1, 2, 4)
 _AT_ONCE: Final = 32
 _WARM_UP: Final = 100
 _STREAMS: Final = {"NEXUS_BUS__MODE": "streams"}
+# Words are made of them, so that texts are no shorter on the disk than those of people.
+_SYLLABLES: Final = [
+    first + last for first in "bdfghklmnprstvw" for last in ("a", "e", "i", "o", "u", "an", "er", "is")
+]
+_WORDS_SAID: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one run, a build and a result: processor milliseconds by process, and bytes that went over the bus."""
+    """Of one run, a build and a result: processor milliseconds by process, and bytes.
+
+    They went over the bus, or are kept in Redis for the default times.
+    """
 
     nexus_ms: float
     redis_ms: float
@@ -40,6 +49,7 @@ class Cost:
     asking_ms: float
     in_bytes: float
     out_bytes: float
+    kept_bytes: float
 
     @property
     def all_ms(self) -> float:
@@ -91,12 +101,14 @@ def _rate(bench: Bench, name: str, replicas: int, layout: str, runs: int) -> tup
             "mongo": [bench.mongo.admin.command("serverStatus")["pid"]],
             "asking": [os.getpid()],
         }
+        held = redis.info("memory")["used_memory"]
         before, began = {kind: sum(map(_cpu_s, those)) for kind, those in pids.items()}, time.perf_counter()
         sent, received = asyncio.run(_play(place, layout, runs, _WARM_UP))
         seconds = time.perf_counter() - began
         used = {kind: sum(map(_cpu_s, those)) - before[kind] for kind, those in pids.items()}
+        kept = redis.info("memory")["used_memory"] - held
     ms = {f"{kind}_ms": 1_000 * value / runs for kind, value in used.items()}
-    return runs / seconds, Cost(**ms, in_bytes=sent / runs, out_bytes=received / runs)
+    return runs / seconds, Cost(**ms, in_bytes=sent / runs, out_bytes=received / runs, kept_bytes=kept / runs)
 
 
 @contextmanager
@@ -130,7 +142,7 @@ async def _play(place: Place, layout: str, runs: int, first: int) -> tuple[int, 
             nonlocal sent
             for number in numbers:
                 owner = _OWNERS.key(number)
-                request_id, payload = build_request(owner, layout, reply_to)
+                request_id, payload = build_request(owner, layout, reply_to, text=_said())
                 waiting[request_id] = answered = asyncio.get_running_loop().create_future()
                 await redis.xadd(f"{place.prefix}context.build.request", {"message": payload})
                 await answered
@@ -148,8 +160,13 @@ async def _play(place: Place, layout: str, runs: int, first: int) -> tuple[int, 
 
 def _result(owner: str, run_id: str) -> bytes:
     ids = {"id": f"msg_{uuid.uuid4().hex}", "run_id": run_id, "owner_key": owner}
-    content = {"content": "The tide turns at noon. " * 12, "tool_calls": None}
+    content = {"content": _said(), "tool_calls": None}
     return json.dumps({**ids, "role": "AI", "content": content, "metadata": {}}).encode()
+
+
+def _said() -> str:
+    words = ("".join(random.choices(_SYLLABLES, k=random.randint(1, 3))) for _ in range(_WORDS_SAID))  # noqa: S311
+    return " ".join(words)
 
 
 async def _until_done(redis: "AsyncRedis", stream: str) -> None:

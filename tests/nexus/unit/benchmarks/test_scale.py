@@ -11,5 +11,5 @@ from benchmarks.scale import Cost, predict
 )
 def test_what_is_predicted(replicas: int, processors: int, runs: int) -> None:
     """A replica computes on one processor; from some number on there are no processors left for more."""
-    cost = Cost(nexus_ms=10, redis_ms=1, mongo_ms=7, asking_ms=2, in_bytes=0, out_bytes=0)
+    cost = Cost(nexus_ms=10, redis_ms=1, mongo_ms=7, asking_ms=2, in_bytes=0, out_bytes=0, kept_bytes=0)
     assert predict(cost, replicas, processors) == runs
