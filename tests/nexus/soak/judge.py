@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from nexus.core.models import Topics
-from tests.nexus.e2e.harness import Document
+from tests.nexus.e2e.harness import REQUEST, Document
 from tests.nexus.faults.load import MARK_BYTES
-from tests.nexus.soak.plan import MOST_STEPS, Script
+from tests.nexus.soak.plan import MOST_STEPS, Script, request_id
 
 FAULTS: Final[Mapping[str, str]] = {
     "lost": "requests without an answer",
@@ -128,13 +128,14 @@ def account(
     Returns how many there were of what.
     """
     counts = Counter[str]()
+    recorded = {each["request_id"] for each in stored.records}
     sessions = {kind: _by_session(getattr(stored, kind)) for kind in ("rows", "turns", "compactions", "states")}
     known = set[tuple[str, str]]()
     for script in scripts:
         session = script.owner, script.session
         known.add(session)
         rows, turns, compactions, states = (found.pop(session, []) for found in sessions.values())
-        _requests(script, heard, faults, counts)
+        _requests(script, heard, recorded, faults, counts)
         _rows(script, rows, heard, dead, faults)
         _turns(script, turns, rows, dead, faults)
         _compactions(script, compactions, rows, faults)
@@ -162,13 +163,17 @@ def account(
     return counts
 
 
-def _requests(script: Script, heard: Heard, faults: Faults, counts: Counter[str]) -> None:
+def _requests(script: Script, heard: Heard, recorded: Collection[str], faults: Faults, counts: Counter[str]) -> None:
     for step in script.asked:
         outcomes = heard.outcomes(script.number, step)
         counts["requests"] += 1
         counts["retried"] += outcomes.count(_RETRYABLE)
         if _ANSWERED not in outcomes:
             faults.note("lost", f"ask-{script.number}-{step} has no answer")
+        elif script.steps[step].topic == REQUEST:
+            # Records are written behind the answers: a replica that is killed takes its last ones along.
+            ids = {request_id(script.number, step, attempt) for attempt in range(MOST_ATTEMPTS)}
+            counts["contexts without a record"] += ids.isdisjoint(recorded)
 
 
 def _rows(script: Script, rows: Sequence[Document], heard: Heard, dead: Collection[str], faults: Faults) -> None:
