@@ -24,7 +24,7 @@ demo: $(READY) ## set up when needed, then show Nexus at work on the embedded se
 	@$(BIN)/nexus demo
 
 test: $(READY) ## set up when needed, then run the tests (no network, no servers needed)
-	@echo 'Running the tests on servers that come as packages (about 6 minutes on 2 processors)'
+	@echo 'Running the tests on servers that come as packages (about 7 minutes on 2 processors)'
 	@$(BIN)/python -m pytest -rs -n $(WORKERS) --dist worksteal $(SELECT)
 
 check: lint types imports coverage ## all that a change must pass
