@@ -3,11 +3,13 @@
 - The service checks, limits and refuses. What it says becomes the result of the tool, with `isError` where it refuses.
 - A call of a memory tool is recorded as a model's answer, and its result by the service: in the run of the context that
   it follows, where the host names that, else in a run of its own.
-- The owner is that of the connection, and nothing in a call can name another.
+- The owner is that of the connection, and nothing in a call can name another. So of a `run_id` that is none of the
+  owner's nothing is recorded.
 """
 
 import json
 import logging
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -134,9 +136,8 @@ class _Desk:
         name = params.name
         if name not in self.tools:
             raise MCPError(mcp.INVALID_PARAMS, f"name: is no tool; allowed: {', '.join(self.tools)}")
-        # Models write null for what they leave out.
-        given = {key: value for key, value in (params.arguments or {}).items() if value is not None}
         try:
+            given = _given(params.arguments or {})
             owner = self.owner_of(request)
             return await (self._build(owner, given) if name == BUILD_CONTEXT else self._call(owner, name, given))
         except AnswerError as error:
@@ -170,6 +171,10 @@ class _Desk:
         # A run belongs to the session of its context.
         metadata = {} if session is None else {"session_id": read_session_id({"session_id": session}, "session_id")}
         run = Run(id=new_run_id() if run_id is None else run_id, owner_key=owner, metadata=metadata)
+        if run_id is not None and await self.store.find_origin(owner, run.id) is None:
+            raise ValueError(
+                f"run_id: there is no run {run.id[:_SHOWN_CHARS]!r}; give that of a context, or leave it out"
+            )
         call_id = f"call_{uuid.uuid4().hex}"
         function = {"name": name, "arguments": json.dumps(given, ensure_ascii=False)}
         call = {"id": call_id, "type": "function", "function": function}
@@ -241,6 +246,15 @@ async def _stored(reading: Awaitable[_T]) -> _T:
     except Exception:  # noqa: BLE001  # as for a call
         _log.exception("mcp_failed", name="resource")
         raise MCPError(mcp.INTERNAL_ERROR, _FAILED) from None
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in arguments.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            # On the bus it would become null, as if it were left out.
+            raise ValueError(f"{key[:_SHOWN_CHARS]}: {value} is no number of JSON")
+    # Models write null for what they leave out.
+    return {key: value for key, value in arguments.items() if value is not None}
 
 
 def _result(text: str, structured: Any = None, *, failed: bool = False) -> mcp.CallToolResult:

@@ -54,9 +54,9 @@ def command(
     A service has to run on the bus: it does what the tools ask.
     """
     if http == (owner is not None):
-        raise NexusError("--owner is needed, or --http, where the token says whose memory it is; not both")
+        raise typer.BadParameter("--owner is needed, or --http, where the token says whose memory it is; not both")
     if not http and (useless := given_of(context, {"host": "--host", "port": "--port"})):
-        raise NexusError(f"{' and '.join(useless)}: only with --http; without it nothing is listened on")
+        raise typer.BadParameter(f"{' and '.join(useless)}: only with --http; without it nothing is listened on")
     settings = session_settings(config, "-" if owner is None else owner, session)
     if find_spec("mcp") is None:
         raise ConfigError("nexus mcp: the MCP SDK is not installed: pip install 'nexus-context[mcp]'")
@@ -93,7 +93,7 @@ async def _serve(
         server = create_server(client, store, whose, session=session, timeout_s=timeout, limits=limits)
         if owner is None:
             app = create_mcp_app(server, settings.mcp.tokens, address[0], _BODY * settings.bus.max_payload_bytes)
-            await _over_http(server, app, *address)
+            await _over_http(app, *address)
         else:
             await _over_stdio(server)
 
@@ -109,11 +109,11 @@ async def _over_stdio(server: "Server[Any]") -> None:
         tasks.cancel_scope.cancel()
 
 
-async def _over_http(server: "Server[Any]", app: Starlette, host: str, port: int) -> None:
+async def _over_http(app: Starlette, host: str, port: int) -> None:
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:
         await tasks.start(_on_signal, stop.set)
-        async with server.session_manager.run(), serving(app, host, port):
+        async with app.router.lifespan_context(app), serving(app, host, port):
             await stop.wait()
         tasks.cancel_scope.cancel()
 

@@ -1,13 +1,16 @@
 """MCP over streamable HTTP: whose memory a request is about, and the application that answers it (contract §16).
 
 - Each request has a token of `mcp.tokens` as its bearer token; one for several owners also the header `Nexus-Owner`.
+- Each token has sessions of its own, so that none can take those of others.
 - A session of the transport is answered only under the token and for the owner that began it, as the SDK compares them.
 - On loopback only requests to a name of this machine are answered, and from pages of no other (DNS rebinding).
 """
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -20,6 +23,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nexus.config import ANY_OWNER, McpToken
@@ -28,19 +32,38 @@ from nexus.services.history.rows import read_owner_key
 _log = structlog.get_logger(__name__)
 
 OWNER_HEADER: Final = "Nexus-Owner"
+# Of one token, and how long one lasts without a request; each takes some 40 kB.
+_MOST_SESSIONS: Final = 1_000
+_SESSION_IDLE_S: Final = 600
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="Nexus MCP"'}
 
 
 def create_mcp_app(server: Server[Any], tokens: Iterable[McpToken], host: str, max_body_bytes: int) -> Starlette:
-    """The application, at `/mcp`, for a server that listens on `host`. `server.session_manager` has to run meanwhile.
+    """The application, at `/mcp`, for a server that listens on `host`. Its lifespan has to run meanwhile.
 
     A body of more than `max_body_bytes` is refused with 413, and without a token none is read.
     """
-    app = server.streamable_http_app(host=host, max_request_body_size=max_body_bytes)
-    app.add_middleware(_Gate, tokens=tokens)
-    app.add_exception_handler(ClientDisconnect, _broken_off)
-    app.add_exception_handler(Exception, _failed)
-    return app
+    doors = {}
+    for each in tokens:
+        # One for each token: of sessions the SDK limits those of an application.
+        inner = server.streamable_http_app(
+            host=host,
+            max_request_body_size=max_body_bytes,
+            session_idle_timeout=_SESSION_IDLE_S,
+            max_sessions=_MOST_SESSIONS,
+        )
+        inner.add_exception_handler(ClientDisconnect, _broken_off)
+        inner.add_exception_handler(Exception, _failed)
+        doors[_digest(each.token.get_secret_value().encode())] = _Door(each.owners, inner)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for door in doors.values():
+                await stack.enter_async_context(door.app.router.lifespan_context(door.app))
+            yield
+
+    return Starlette(routes=[Mount("/", _Gate(doors))], lifespan=lifespan)
 
 
 def owner_of(request: ServerRequestContext[Any, Request]) -> str:
@@ -51,33 +74,41 @@ def owner_of(request: ServerRequestContext[Any, Request]) -> str:
     return owner
 
 
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """Of a token: the owners that it is for, and the application that has its sessions."""
+
+    owners: tuple[str, ...]
+    app: Starlette
+
+
 class _Gate:
     """Lets requests with a token pass, each with its owner as the user that the SDK binds sessions to."""
 
-    def __init__(self, app: ASGIApp, tokens: Iterable[McpToken]) -> None:
-        self._app = app
-        self._owners = {_digest(each.token.get_secret_value().encode()): each.owners for each in tokens}
+    def __init__(self, doors: Mapping[bytes, _Door]) -> None:
+        self._doors = doors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            scope["user"] = self._user(HTTPConnection(scope))
+            scope["user"], app = self._user(HTTPConnection(scope))
         except HTTPException as error:
             response = JSONResponse({"error": error.detail}, error.status_code, error.headers)
             await response(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        await app(scope, receive, send)
 
-    def _user(self, request: HTTPConnection) -> AuthenticatedUser:
+    def _user(self, request: HTTPConnection) -> tuple[AuthenticatedUser, ASGIApp]:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         # Headers are bytes, which starlette decodes as Latin-1.
         given = _digest(token.strip().encode("latin-1")) if scheme.lower() == "bearer" else b""
         # Of one length, and all of them, so that the time tells nothing of a token.
-        digest = b"".join(known for known in self._owners if hmac.compare_digest(given, known))
+        digest = b"".join(known for known in self._doors if hmac.compare_digest(given, known))
         if not digest:
             raise HTTPException(401, "a token of mcp.tokens is needed, as a bearer token", _CHALLENGE)
-        owner = _owner(request.headers.getlist(OWNER_HEADER), self._owners[digest])
+        door = self._doors[digest]
+        owner = _owner(request.headers.getlist(OWNER_HEADER), door.owners)
         name = digest.hex()
-        return AuthenticatedUser(AccessToken(token=name, client_id=name, scopes=[], subject=owner))
+        return AuthenticatedUser(AccessToken(token=name, client_id=name, scopes=[], subject=owner)), door.app
 
 
 def _owner(named: list[str], allowed: tuple[str, ...]) -> str:

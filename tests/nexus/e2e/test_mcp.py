@@ -17,9 +17,12 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.lowlevel import Server
 from mcp_types import CallToolResult
 from pymongo import MongoClient
 
+from nexus.config import McpToken
+from nexus.http.mcp import create_mcp_app
 from nexus.services.tools.memory_tools import definitions
 from tests.nexus.e2e.harness import PATIENCE_S, serving, starting
 
@@ -237,7 +240,7 @@ async def test_calls_that_are_refused(place: Place) -> None:
             ("remember", {"topic": "x", "value": "y", "session_id": 5}, "session_id: a text of 1 to 256 characters is"),
             ("remember", {"topic": "x", "value": "y", "session_id": ""}, "session_id: a text of 1 to 256 characters"),
             ("remember", {"topic": "x", "value": "y", "run_id": 5}, "run_id: Input should be a valid string"),
-            ("remember", {"topic": "x", "value": "y", "run_id": "none"}, "run_id: of the run 'none' it is not known "),
+            ("remember", {"topic": "x", "value": "y", "run_id": "none"}, "run_id: there is no run 'none'; give that "),
             (
                 "remember",
                 {"topic": "x", "value": "y", "run_id": run_id, "session_id": "two"},
@@ -255,6 +258,37 @@ async def test_calls_that_are_refused(place: Place) -> None:
                 await client.read_resource(uri)
         with pytest.raises(MCPError, match="is no tool; allowed: build_context, search_memory, "):
             await client.call_tool("compact_history", {})
+
+
+async def test_a_run_that_is_none_of_the_owners(place: Place) -> None:
+    """Nothing is recorded of it: neither an unknown one, nor another owner's, nor of a session that is named."""
+    async with over_http(place, "any", "its owner") as client:
+        built = (await done(client, "build_context", input="mine", session_id="desk")).structured_content
+    async with over_http(place, "any", "another") as client:
+        for run_id in ("nope", "", "😀" * 64, built["run_id"]):
+            for session in ({}, {"session_id": "desk"}):
+                given = {"topic": "home", "value": "Porto", "run_id": run_id, **session}
+                assert (await refused(client, "remember", given)).startswith("run_id: ")
+        # A context waits for what was sent before it.
+        await done(client, "build_context", input="Hello", session_id="later")
+        listed = (await client.list_resources()).resources
+        assert {resource.uri.split("/")[3] for resource in listed} == {"later"}
+        assert (await read(client, "nexus://sessions/default/turns"))["total"] == 0
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity"])
+async def test_a_number_that_is_none(place: Place, number: str) -> None:
+    """It is refused, not left out, as JSON would have it."""
+    call = {"name": "search_memory", "arguments": {"query": "x", "limit": "number"}}
+    async with http("ada") as asking:
+        session = (await asking.post(place.url, json=INITIALIZE)).headers["Mcp-Session-Id"]
+        body = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
+        answer = await asking.post(
+            place.url,
+            content=body.replace('"number"', number),
+            headers={"Mcp-Session-Id": session, "Content-Type": "application/json"},
+        )
+    assert f"limit: {float(number)} is no number of JSON" in answer.text
 
 
 async def test_texts_of_any_kind(place: Place) -> None:
@@ -367,6 +401,30 @@ async def test_a_session_is_its_owners(place: Place) -> None:
             assert (await asking.post(place.url, json=LIST, headers=session)).status_code == status
             if status != 200:
                 assert (await asking.delete(place.url, headers=session)).status_code == status
+
+
+async def test_sessions_of_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has all of its own keeps no other from beginning one; with the end of one there is room again."""
+    monkeypatch.setattr("nexus.http.mcp._MOST_SESSIONS", 2)
+    tokens = [McpToken.model_validate({"token": token, "owners": OWNERS[name]}) for name, token in TOKENS.items()]
+    app = create_mcp_app(Server[Any]("test"), tokens, "127.0.0.1", MIB)
+    url = "http://127.0.0.1:1/mcp"
+    async with (
+        app.router.lifespan_context(app),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), headers=ACCEPTED) as asking,
+    ):
+
+        async def begin(token: str) -> httpx2.Response:
+            headers = {"Authorization": f"Bearer {TOKENS[token]}"}
+            return await asking.post(url, json=INITIALIZE, headers=headers)
+
+        first, *others = [await begin("ada") for _ in range(3)]
+        assert [answer.status_code for answer in (first, *others)] == [200, 200, 503]
+        assert "Too many open sessions" in others[-1].text
+        assert (await begin("bob")).status_code == 200
+        ending = {"Authorization": f"Bearer {TOKENS['ada']}", "Mcp-Session-Id": first.headers["Mcp-Session-Id"]}
+        assert (await asking.delete(url, headers=ending)).status_code == 200
+        assert [(await begin("ada")).status_code for _ in range(2)] == [200, 503]
 
 
 async def test_a_service_that_comes_and_goes(redis_url: str, mongo_uri: str, database_name: str) -> None:
