@@ -54,9 +54,9 @@ def command(
     A service has to run on the bus: it does what the tools ask.
     """
     if http == (owner is not None):
-        raise typer.BadParameter("--owner is needed, or --http, where the token says whose memory it is; not both")
+        raise NexusError("--owner is needed, or --http, where the token says whose memory it is; not both")
     if not http and (useless := given_of(context, {"host": "--host", "port": "--port"})):
-        raise typer.BadParameter(f"{' and '.join(useless)}: only with --http; without it nothing is listened on")
+        raise NexusError(f"{' and '.join(useless)}: only with --http; without it nothing is listened on")
     settings = session_settings(config, "-" if owner is None else owner, session)
     if find_spec("mcp") is None:
         raise ConfigError("nexus mcp: the MCP SDK is not installed: pip install 'nexus-context[mcp]'")

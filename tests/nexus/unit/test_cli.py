@@ -89,7 +89,11 @@ def test_only_what_is_called_is_imported() -> None:
         (("state", "show", *ADA, "--session", "s\ufffd"), "--session: NUL, U+FFFD and half a surrogate pair are not"),
         (("session", "import", ".", "--owner", "ada\ufffd"), "--owner: NUL, U+FFFD and half a surrogate pair are not"),
         (("request", "--owner", "ada\ufffd", "--input", "x"), "--owner: NUL, U+FFFD and half a surrogate pair are not"),
+        (("mcp",), "--owner is needed, or --http, where the token says whose memory it is; not both"),
+        (("mcp", *ADA, "--http"), "--owner is needed, or --http, where the token says whose memory it is; not both"),
         (("mcp", "--http"), "mcp.tokens: is empty, and --http needs a token for each request; for instance NEXUS_MCP"),
+        (("mcp", *ADA, "--port", "8765"), "--port: only with --http; without it nothing is listened on"),
+        (("mcp", *ADA, "--host", "h", "--port", "1"), "--host and --port: only with --http; without it nothing is"),
         (("mcp", "--owner", ""), "--owner: String should have at least 1 character"),
         (("mcp", *ADA, "--session", ""), "--session: a text of 1 to 256 characters is needed"),
         (("turns", "list", "--owner", ""), "--owner: String should have at least 1 character"),
@@ -167,22 +171,6 @@ async def test_words_that_are_wrong(words: Sequence[str], fault: str) -> None:
 async def test_servers_that_are_away(words: Sequence[str], environment: Mapping[str, str], fault: str) -> None:
     """The server and what to do about it are named in one line; exit code 1."""
     assert (await Desk(words[0], environment).refused(*words[1:], stdin=b"{}")).startswith(fault)
-
-
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        ((), "--owner is needed, or --http, where the token says whose memory it is; not both"),
-        ((*ADA, "--http"), "--owner is needed, or --http, where the token says whose memory it is; not both"),
-        ((*ADA, "--port", "8765"), "--port: only with --http; without it nothing is listened on"),
-        ((*ADA, "--host", "h", "--port", "1"), "--host and --port: only with --http; without it nothing is listened"),
-    ],
-)
-async def test_options_of_mcp_that_do_not_go_together(words: Sequence[str], fault: str) -> None:
-    """A wrong option: exit code 2."""
-    done = await Desk("mcp", {"COLUMNS": "200"}).run(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert fault in done.stderr
 
 
 async def test_mcp_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
