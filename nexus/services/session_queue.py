@@ -35,7 +35,7 @@ _Item = TypeVar("_Item")
 
 _TASK: Final = "session_queue"
 # Sessions that are written at once. Contexts of agents wait for the turn of their run, longer than others with few.
-_WORKERS: Final = 16
+_WORKERS: Final = 8
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
 

@@ -52,7 +52,7 @@ _log = structlog.get_logger(__name__)
 
 _ROWS_AT_ONCE: Final = 200
 # Each waits for the store most of the time. Where they fall behind, contexts work out turns that are not closed.
-_CLOSED_AT_ONCE: Final = 8
+_CLOSED_AT_ONCE: Final = 4
 # Summaries come first.
 _EXTRACTED_AT_ONCE: Final = 1
 _SUMMARY: Final = ModelOutcomes(Event.SUMMARY_DELAYED, Event.SUMMARY_REFUSED, Event.SUMMARY_GIVEN_UP)
