@@ -494,9 +494,10 @@ async def _pending(client: Redis) -> dict[str, int]:
     for topic in TOPICS:
         if await client.exists(PREFIX + topic):
             # Not its `lag`: see `GROUP_BACKLOG`.
-            (group,) = await client.xinfo_groups(PREFIX + topic)
-            after = f"({group['last-delivered-id'].decode()}"
-            left[topic] = group["pending"] + len(await client.xrange(PREFIX + topic, after, count=1_000) or ())
+            left[topic] = 0
+            for group in await client.xinfo_groups(PREFIX + topic):
+                after = f"({group['last-delivered-id'].decode()}"
+                left[topic] += group["pending"] + len(await client.xrange(PREFIX + topic, after, count=1_000) or ())
     left["outbox"] = int(await client.zcard(f"{PREFIX}nexus:{{outbox}}:order"))
     return {name: count for name, count in left.items() if count}
 
