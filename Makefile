@@ -67,11 +67,11 @@ compat: $(READY) ## data of release 0.1.0 and of a newer one, and 0.1.0 beside t
 
 # What stopped it does not matter: the same command goes on where it stood, as SOAK says. Needs redis-server and mongod.
 REQUESTS := 200000
-MINUTES := 30
+MINUTES := 75
 SEED := 1
 SOAK := build/soak
 
-soak: $(READY) ## two replicas under load and faults, then all is accounted for (REQUESTS=200000 MINUTES=30 SEED=1)
+soak: $(READY) ## two replicas under load and faults, then all is accounted for (REQUESTS=200000 MINUTES=75 SEED=1)
 	@$(BIN)/python -m tests.nexus.soak --requests $(REQUESTS) --minutes $(MINUTES) --seed $(SEED) --folder $(SOAK)
 
 # A run begins with what earlier ones have found (.fuzz/corpus).

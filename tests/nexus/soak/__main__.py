@@ -548,7 +548,7 @@ def main() -> None:
     """Run a soak, or go on with one."""
     words = argparse.ArgumentParser(prog="make soak", description=__doc__)
     words.add_argument("--requests", type=int, default=200_000)
-    words.add_argument("--minutes", type=float, default=30, help="this sitting ends after so many")
+    words.add_argument("--minutes", type=float, default=75, help="this sitting ends after so many")
     words.add_argument("--seed", type=int, default=1)
     words.add_argument("--folder", type=lambda text: Path(text).resolve(), default=Path("build/soak").resolve())
     given = words.parse_args()
