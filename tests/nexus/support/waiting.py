@@ -7,7 +7,7 @@ import anyio
 
 _Answer = TypeVar("_Answer")
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 60.0
 
 
 async def until(probe: Callable[[], Awaitable[_Answer | None]]) -> _Answer:
