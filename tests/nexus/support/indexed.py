@@ -17,6 +17,11 @@ def waiting_in(database: Database[Document]) -> int:
     return database["messages"].count_documents({"recall.work": {"$exists": True}})
 
 
+def claimed_in(database: Database[Document]) -> int:
+    """How many of them a replica has claimed, which may be dead by now."""
+    return database["messages"].count_documents({"recall.work": {"$exists": True}, "recall.claim": {"$exists": True}})
+
+
 def faults_of_index(database: Database[Document]) -> list[str]:
     """What the index lacks, has twice, or has of no message; nothing where every message is indexed once."""
     wanted: dict[tuple[str, str, int], int] = {}
