@@ -54,6 +54,8 @@ async def test_two_replicas_after_one_that_ended(mongo_janitor: Janitor, mongo_u
     with capture_logs() as logs:
         async with open_nexus(one_pass):
             await until(fewer_rows(mongo_janitor, database_name, 4 * _RUNS - 1))
+        # The first one may have come to the end of its pass.
+        before = len(logs)
         mongo_janitor[database_name]["retention"].update_one({}, {"$set": {"due_at": utc_now()}})
         async with AsyncExitStack() as stack:
             first, _ = [await stack.enter_async_context(open_nexus(one_pass)) for _ in range(2)]
@@ -64,10 +66,10 @@ async def test_two_replicas_after_one_that_ended(mongo_janitor: Janitor, mongo_u
             await until(fewer_rows(mongo_janitor, database_name, 0))
 
             async def ended() -> bool:
-                return any(line["event"] == "retention_done" for line in logs)
+                return any(line["event"] == "retention_done" for line in logs[before:])
 
             await until(ended)
-    (done,) = [line for line in logs if line["event"] == "retention_done"]
+    (done,) = [line for line in logs[before:] if line["event"] == "retention_done"]
     assert done["rows"] <= 4 * _RUNS
     # The newest stays, and the one that was newest when the pass began.
     assert {turn["turn_number"] for turn in mongo_janitor[database_name]["turns"].find()} <= {_RUNS, _RUNS + 1}
