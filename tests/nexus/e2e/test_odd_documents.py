@@ -176,7 +176,8 @@ def stored_in(database: Database[Document], part: int) -> list[tuple[str, str]]:
     for collection, stored in documents.items():
         # What a server does not take, or what is twice then, is not there.
         with suppress(BulkWriteError):
-            database[collection].insert_many(stored, ordered=False)
+            if stored:
+                database[collection].insert_many(stored, ordered=False)
     return [*sessions]
 
 
