@@ -218,7 +218,9 @@ async def test_a_whole_owner(environment: Environment, mongo_janitor: MongoClien
         assert changed(await erasing.all_of(OTHER), others) == []
         (stone,) = erasing.database.tombstones.find({}, {"_id": 0})
         assert (stone["owner"], stone["session"]) == (hashed(OWNER), "")
-        content = await client.build(new_run(OWNER, "Good morning"), timeout=PATIENCE_S)
+        # Another client: this one would name what it had said, and the context wait for that.
+        async with client_of(environment) as other:
+            content = await other.build(new_run(OWNER, "Good morning"), timeout=PATIENCE_S)
         assert content["degraded"] == []
         assert "zq" not in str(content["messages"])
         assert (await erasing.where("Good morning")).keys() >= {"messages"}
