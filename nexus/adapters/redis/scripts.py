@@ -37,6 +37,14 @@ _NOW = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
+# What XINFO says of one group or consumer, by name.
+_NAMED = """
+local function named(pairs)
+  local values = {}
+  for i = 1, #pairs, 2 do values[pairs[i]] = pairs[i + 1] end
+  return values
+end
+"""
 # KEYS: request, and on a single server the order of the outbox. ARGV: token, fingerprint, lease_ms, announced_again_ms,
 # known_ms (lease included), waited_ms.
 CLAIM: Final = (
@@ -155,12 +163,13 @@ return #KEYS - 2
 # KEYS: stream. ARGV: group, consumer, most that may wait, most to take. What is above goes to this consumer. `lag`, how
 # many entries a group has not been given, is nil where Redis cannot tell: after an XDEL, until the group has read past
 # it. Then nothing counts as surplus.
-GROUP_SHED: Final = """
-for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-  local about = {}
-  for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
-  if about['name'] == ARGV[1] then
-    local surplus = (tonumber(about['lag'] or 0) or 0) - ARGV[3]
+GROUP_SHED: Final = (
+    _NAMED
+    + """
+for _, each in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local group = named(each)
+  if group['name'] == ARGV[1] then
+    local surplus = (tonumber(group['lag'] or 0) or 0) - ARGV[3]
     if surplus < 1 then return false end
     return redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', math.min(surplus, ARGV[4]),
       'STREAMS', KEYS[1], '>')
@@ -168,19 +177,22 @@ for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
 end
 return redis.error_reply('NOGROUP')
 """
+)
 # KEYS: stream. ARGV: group. How many entries it has not been given. Redis before 7.4.4 may count for good what was
 # trimmed before a restart (redis/redis#13957), so that its `lag` is not asked where the group has been given all.
-GROUP_BACKLOG: Final = """
-for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-  local about = {}
-  for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
-  if about['name'] == ARGV[1] then
-    local next = redis.call('XRANGE', KEYS[1], '(' .. about['last-delivered-id'], '+', 'COUNT', 1)
-    return #next > 0 and about['lag'] or 0
+GROUP_BACKLOG: Final = (
+    _NAMED
+    + """
+for _, each in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local group = named(each)
+  if group['name'] == ARGV[1] then
+    local next = redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+', 'COUNT', 1)
+    return #next > 0 and group['lag'] or 0
   end
 end
 return 0
 """
+)
 # KEYS: stream. ARGV: group, consumer, count, idle_ms, then entries that this consumer knows of. Others that have been
 # pending for so long go to this consumer, only its own where idle_ms is 0; with how often they have been handed out.
 GROUP_FETCH: Final = """
@@ -230,6 +242,7 @@ return given
 # it lies in the future. The numbers of an entry may be too large to reckon with, so they are compared as text.
 STREAM_TRIM: Final = (
     _NOW
+    + _NAMED
     + """
 if redis.call('EXISTS', KEYS[1]) == 0 then return false end
 local function less(a, b) return #a < #b or (#a == #b and a < b) end
@@ -243,18 +256,16 @@ local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 last = last and last[1] or '0-0'
 -- A stream that ends before that entry has been made anew.
 if before(floor, ARGV[4]) and not before(last, ARGV[4]) then floor = ARGV[4] end
-for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-  local about = {}
-  for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
-  local needed = about['last-delivered-id']
-  if about['pending'] > 0 then needed = redis.call('XPENDING', KEYS[1], about['name'])[2] end
+for _, each in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local group = named(each)
+  local needed = group['last-delivered-id']
+  if group['pending'] > 0 then needed = redis.call('XPENDING', KEYS[1], group['name'])[2] end
   if before(needed, floor) then floor = needed end
-  if about['name'] == ARGV[1] then
-    for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
-      local known = {}
-      for i = 1, #consumer, 2 do known[consumer[i]] = consumer[i + 1] end
-      if known['pending'] == 0 and known['idle'] > tonumber(ARGV[3]) then
-        redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], known['name'])
+  if group['name'] == ARGV[1] then
+    for _, one in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+      local consumer = named(one)
+      if consumer['pending'] == 0 and consumer['idle'] > tonumber(ARGV[3]) then
+        redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer['name'])
       end
     end
   end
