@@ -65,6 +65,10 @@ class Turns:
         """Make everything due that a dead service had claimed."""
         self._rows.update_many({"work": {"$ne": None}}, {"$set": {"due_at": datetime.now(UTC)}})
 
+    def forget(self) -> None:
+        """Remove all of them."""
+        self._rows.delete_many({})
+
     async def all_are(self, wanted: Callable[[Document], Any], count: int, session: str = "review") -> list[Document]:
         """Wait until there are so many turns in a session and all are as wanted."""
         found: list[Document] = []
@@ -193,6 +197,19 @@ async def test_many_runs_at_once(streams: Environment, turns: Turns) -> None:
     assert [turn["turn_number"] for turn in found] == [*range(1, RUNS_AT_ONCE + 1)]
     assert {turn["run_id"] for turn in found} == {f"run_{number}" for number in range(RUNS_AT_ONCE)}
     assert len({turn["task_context"] for turn in found}) == 1
+
+
+async def test_a_replica_that_was_killed_before_it_wrote_the_turn(streams: Environment, turns: Turns) -> None:
+    """The bus hands its result out again: that is recorded, and the run becomes a turn."""
+    answer = a_message({"content": ANSWERED, "tool_calls": None}, "run_1")
+    async with playing(streams) as requester:
+        await Session(requester).ask("What is known?", "run_1")
+        await requester.publish("llm.results", answer)
+        (before,) = await turns.all_are(is_closed, 1)
+        turns.forget()
+        await requester.publish("llm.results", answer)
+        (turn,) = await turns.all_are(is_closed, 1)
+    assert (turn["run_id"], turn["messages"]) == ("run_1", before["messages"])
 
 
 async def asked_of(server: ModelServer) -> int:
