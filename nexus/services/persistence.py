@@ -49,6 +49,8 @@ _PENDING_S: Final = 0.25
 _NEWEST_ROWS: Final = 200
 # How soon the store is asked once more for messages that another replica has to write.
 _LOOK_AGAIN_S, _LOOK_AGAIN_AT_LAST_S = 0.01, 0.2
+# How long for those of an owner who was lately erased: they may be among what was.
+_MAYBE_ERASED_S: Final = 1.0
 
 
 async def _ignore(*_: Any) -> None:
@@ -140,15 +142,18 @@ class PersistenceService:
         """Those of these messages that are not in the store within so many seconds.
 
         They may have come to another replica, of whose writing this one learns nothing: the store is asked until it has
-        them. StoreUnavailableError where it does not answer.
+        them, for no longer than a second where something of the owner was lately erased. StoreUnavailableError where
+        it does not answer.
         """
         missing, pauses = [*message_ids], Pauses(_LOOK_AGAIN_S, _LOOK_AGAIN_AT_LAST_S)
-        with anyio.move_on_after(seconds):
+        with anyio.move_on_after(seconds) as waiting:
             while True:
                 recorded = await self._store.recorded_ids(owner_key, missing)
                 missing = [each for each in missing if each not in recorded]
                 if not missing:
                     break
+                if not pauses.begun and await self.tombstones.is_lately_erased(owner_key):
+                    waiting.deadline = min(waiting.deadline, anyio.current_time() + _MAYBE_ERASED_S)
                 await pauses.wait()
         return missing
 

@@ -16,13 +16,14 @@ import structlog
 from nexus.core.erasure import Tombstone, hashed
 from nexus.core.errors import BusUnavailableError, ErasedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics
-from nexus.core.models import DEFAULT_SESSION, Role, read_role
+from nexus.core.models import DEFAULT_SESSION, Role, read_role, utc_now
 from nexus.core.ports import Outbox, Row, Store
 
 _log = structlog.get_logger(__name__)
 
 # Until so long after it work may have read what an erasure had not removed yet. Clocks differ, too.
 _ERASING: Final = timedelta(seconds=10)
+_LATELY: Final = timedelta(days=1)
 
 
 class Said(NamedTuple):
@@ -44,7 +45,7 @@ class Made(NamedTuple):
 
 
 class Tombstones:
-    """The tombstones in a store. Both ways to ask read them once, and raise StoreUnavailableError where it is away."""
+    """The tombstones in a store. Each way to ask reads them once, and raises StoreUnavailableError where it is away."""
 
     def __init__(self, store: Store, outbox: Outbox | None = None) -> None:
         self._store = store
@@ -72,6 +73,11 @@ class Tombstones:
         """ErasedError where one of these is not to be stored."""
         for error in filter(None, await self.refusals(asked)):
             raise error
+
+    async def is_lately_erased(self, owner_key: str) -> bool:
+        """Whether something of the owner was erased within a day. Raises StoreUnavailableError."""
+        found = await self._store.erasure.tombstones([owner_key])
+        return any(each.erased_at > utc_now() - _LATELY for each in found)
 
     async def _without_input(self, tombstones: Sequence[Tombstone], result: Said) -> ErasedError | None:
         # Results of runs that nobody knows are taken to be of the default session.

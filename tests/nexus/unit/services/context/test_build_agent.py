@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from nexus.adapters.in_memory import MemoryBus, MemoryLedger
+from nexus.core.erasure import Tombstone, hashed
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Message, Role, new_row_id, utc_now
 from nexus.core.ports import Row
@@ -444,6 +445,21 @@ class TestMissing:
         assert first["context"]["notes"] == ["metadata.after: 1 of 2 messages are not recorded"]
         assert second["context"]["notes"] == []
         assert "AI 0" in json.dumps(second["messages"])
+
+    async def test_what_may_have_been_erased_is_waited_for_a_moment(self) -> None:
+        """Of an owner who was lately erased: a client may name what is gone. Erasures of long ago shorten no wait."""
+        store, now = FakeStore(), utc_now()
+        asked = request(after=["AI_0"])
+        before = now - timedelta(days=9_999)
+        async with opened(store) as parts:
+            store.erasure.tombs = [Tombstone(hashed("ada"), "", before, now - timedelta(days=2))]
+            with anyio.move_on_after(2) as long_ago:
+                await parts.build(asked, budget_s=3_000)
+            store.erasure.tombs = [Tombstone(hashed("ada"), "", before, now)]
+            with anyio.fail_after(20):
+                content = await parts.build(asked, budget_s=3_000)
+        assert long_ago.cancelled_caught
+        assert content["context"]["notes"] == ["metadata.after: 1 of 1 messages are not recorded"]
 
     async def test_a_store_that_is_away_is_not_waited_for(self) -> None:
         """Nothing is known of the messages then, and the history is missing besides."""
