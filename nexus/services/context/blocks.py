@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from nexus.core.models import LeftOut, Why
 from nexus.core.wire import compact
+from nexus.services.context.formats.base import unmarked
 from nexus.services.history.messages import HistoryMessage
 from nexus.services.history.transcript import Admitted
 from nexus.services.text.neighbours import Neighbours, count_parted
@@ -135,7 +136,7 @@ class Passage:
                 "role": self.messages[0]["role"],
                 "index": index,
                 "messages": len(self.messages),
-                "bytes": len(compact(self.messages)),
+                "bytes": len(in_openai_form(self.messages)),
                 **({"tokens": sum(map(measure.message, self.messages))} if measure else {}),
                 "sources": [origin.source for origin in origins if origin.source],
                 "truncated": sum(origin.is_truncated for origin in origins),
@@ -216,7 +217,7 @@ def assemble(
         "layout": layout,
         "blocks": entries,
         "history": dict(rows),
-        "prefix": {"messages": stable, "sha256": hashlib.sha256(compact(messages[:stable])).hexdigest()},
+        "prefix": {"messages": stable, "sha256": hashlib.sha256(in_openai_form(messages[:stable])).hexdigest()},
     }
     for entry in entries:
         if entry["tag"] in cut:
@@ -224,6 +225,11 @@ def assemble(
     notes = [*repairs, *(OF_SHARE.format(entry["tag"]) for entry in entries if entry["tag"] in cut)]
     omitted = _omitted(entries, dropped_by(entries) if whole is None else whole)
     return Assembled(messages, manifest, notes, [*left_out, *omitted])
+
+
+def in_openai_form(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """The compact JSON of messages in OpenAI's form."""
+    return compact([*map(unmarked, messages)])
 
 
 def dropped_by(blocks: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -13,8 +13,7 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import LeftOut, Why
 from nexus.core.ports import TokenCounter
 from nexus.core.shares import BUDGET, SHARES, Share
-from nexus.core.wire import compact
-from nexus.services.context.blocks import Weights, number_of
+from nexus.services.context.blocks import Weights, in_openai_form, number_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.context.memory_blocks import MOST_TOKENS, Meta, meta_block
 from nexus.services.context.person_blocks import CONSTRAINTS
@@ -296,7 +295,7 @@ def _with_shorter_run(
     shown, gone = shortened(before, measure, least + given)
     tokens = sum(map(measure.message, shown))
     if gone:
-        changed = {"bytes": len(compact(shown)), "tokens": tokens, "truncated": run["truncated"] + gone}
+        changed = {"bytes": len(in_openai_form(shown)), "tokens": tokens, "truncated": run["truncated"] + gone}
         left_out = LeftOut(number_of(gone, "tool result"), RUN, Why.NO_ROOM)
         blocks = [{**block, **changed} if block is run else block for block in manifest["blocks"]]
         manifest = {**manifest, "blocks": blocks, "left_out": [*manifest["left_out"], left_out]}

@@ -54,6 +54,11 @@ class Place:
     last: int
 
 
+def unmarked(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message as OpenAI is sent it, where that a call failed is said by its text alone."""
+    return {key: value for key, value in message.items() if key != FAILED}
+
+
 @dataclass(slots=True)
 class GroupedMessages:
     """A list in the making: consecutive messages of one side become one message, with its blocks under `key`."""

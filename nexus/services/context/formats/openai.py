@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nexus.core.models import LeftOut
-from nexus.services.context.formats.base import FAILED, Converted, counted
+from nexus.services.context.formats.base import Converted, counted, unmarked
 from nexus.services.context.formats.media import Image, read_parts
 from nexus.services.context.formats.rules import OPENAI
 from nexus.services.context.formats.tools import shown_tools
@@ -32,7 +32,7 @@ def to_openai(
 
 
 def _message(message: Mapping[str, Any], index: int, left_out: list[LeftOut]) -> dict[str, Any]:
-    shown = {key: value for key, value in message.items() if key != FAILED}
+    shown = unmarked(message)
     if isinstance(message["content"], list):
         parts = read_parts(message["content"], OPENAI, f"messages[{index}]", left_out)
         shown["content"] = [_part(part) for part in parts]

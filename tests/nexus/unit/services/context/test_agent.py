@@ -20,6 +20,7 @@ from nexus.services.context.agent import AgentInput, fit_agent
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Budget
 from nexus.services.context.formats import FORMATS
+from nexus.services.context.formats.openai import to_openai
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.pinned import Placement
 from nexus.services.context.prompts import PromptManager
@@ -244,6 +245,19 @@ class TestManifest:
             "prefix": {"messages": 6, "sha256": hashlib.sha256(compact(lists[:6])).hexdigest()},
         }
         assert made.repairs == ["history: call m1[1] has no result yet"]
+
+    def test_a_failed_result(self) -> None:
+        """Its messages are weighed and hashed as they are sent: that it failed is not told to OpenAI."""
+        rows = [*work(0, calls=1), *talk_after(5)]
+        rows[2]["metadata"]["status"] = "error"
+        made = assembled(rows)
+        sent = to_openai(made.messages, [], stable=0).messages
+        assert sent != made.messages
+        before, *_ = (block for block in made.manifest["blocks"] if block["tag"] == "HISTORY")
+        assert before["bytes"] == len(compact(sent[1 : 1 + before["messages"]]))
+        prefix = made.manifest["prefix"]
+        assert prefix["sha256"] == hashlib.sha256(compact(sent[: prefix["messages"]])).hexdigest()
+        assert prefix["messages"] > 3
 
 
 def state_of_turn(turn: int) -> SessionState:
