@@ -163,14 +163,19 @@ def _absent(record: BuildRecord, explained: Explained, stored: Stored, row: Row)
         or _by_layout(record, explained, row, said)
         or _by_compaction(record, explained, stored.compaction)
         or _by_age(explained, stored, row)
-        or _unclear(record, stored, row)
+        or _unclear(record, explained, stored, row)
     )
 
 
-def _unclear(record: BuildRecord, stored: Stored, row: Row) -> Finding:
+def _unclear(record: BuildRecord, explained: Explained, stored: Stored, row: Row) -> Finding:
     recorded, is_exact = _recorded_at(row)
     if is_exact and recorded + _SECOND > (stored.begun_at or record.answered_at):
         return Finding("later", f"it was recorded at {_time(recorded)}, in the second of the build", is_certain=False)
+    # A late result stands at its call, and runs that went on side by side one after the other.
+    if no_room := _no_room(explained):
+        return Finding(
+            "no_room", f"there was no room for {', '.join(no_room)}, and it is one of them", is_certain=False
+        )
     text = "it is among the messages that are shown by its age; its row may have been changed since"
     return Finding("unclear", text, is_certain=False)
 
@@ -266,7 +271,7 @@ def _by_compaction(record: BuildRecord, explained: Explained, compaction: Compac
 def _by_age(explained: Explained, stored: Stored, row: Row) -> Finding | None:
     """Whether it is older than all that is shown of the past, and why no more of that is."""
     tag = "SHARED_MEMORY" if explained.layout == "dialogue" else "HISTORY"
-    no_room = [each.what for each in explained.left_out if each.where in _PAST and each.why == Why.NO_ROOM]
+    no_room = _no_room(explained)
     if stored.oldest is None:
         if no_room:
             return Finding("no_room", f"there was no room for any message of the past in the context window ({tag})")
@@ -280,6 +285,11 @@ def _by_age(explained: Explained, stored: Stored, row: Row) -> Finding | None:
     newest = f"the newest {shown} messages" if isinstance(shown, int) else "the newest messages"
     of_all = " of all sessions" if explained.layout == "dialogue" else ""
     return Finding("older", f"it is older than {newest}{of_all}, which [{tag}] shows")
+
+
+def _no_room(explained: Explained) -> list[str]:
+    """What of the past was left out because there was no room."""
+    return [each.what for each in explained.left_out if each.where in _PAST and each.why == Why.NO_ROOM]
 
 
 def _is_older(row: Row, than: Row, layout: str) -> bool:

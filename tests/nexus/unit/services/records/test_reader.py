@@ -296,6 +296,20 @@ async def test_no_room() -> None:
     )  # fmt: skip
 
 
+async def test_no_room_for_a_call_and_its_late_result() -> None:
+    """The result was recorded after messages that are shown, and went with the call at which it stands."""
+    given: dict[str, Any] = {"agent": {"system_prompt": "You help."}, "context_window": 1_000}
+    call = {"id": "c1", "name": "look", "arguments": {}}
+    async with at_desk(FakeCounter(), count_tokens="always") as desk:
+        desk.plant(a_row(6, role="AI", run_id="r6", content=words_of(250), metadata={"tool_calls": [call]}))
+        desk.plant(*(a_row(number, content=words_of(250)) for number in range(7, 16)))
+        desk.plant(a_row(16, role="TOOL", run_id="r6", content="found", metadata={"call_id": "c1"}))
+        record = await desk.record(asking("agent", **given))
+        found, kept = await desk.where(record, "m16"), await desk.where(record, "m15")
+    assert (found.reason, found.is_certain, kept.reason) == ("no_room", False, "shown")
+    assert re.fullmatch(r"there was no room for \d+ messages, and it is one of them", found.text)
+
+
 async def test_no_past_at_all() -> None:
     """Whatever the reason, nothing is newer than what is not shown."""
     async with at_desk() as desk:
