@@ -39,7 +39,7 @@ _COMMANDS: Final = (
 )
 _OBJECTS: Final = 100_000
 # Errors of a standard output that takes no more: a full disk, or a reader that has gone.
-_OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
+OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
 
 
 class CommandGroup(TyperGroup):
@@ -83,7 +83,7 @@ def main() -> None:
         _fail(str(error), 1)
     except OSError as error:
         # Errors of files and servers are reported where they are used; only the standard output is left.
-        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+        if error.errno not in OUTPUT_ERRORS or error.filename is not None:
             raise
         # Else Python would write the rest of the output once more on its way out.
         nowhere = os.open(os.devnull, os.O_WRONLY)

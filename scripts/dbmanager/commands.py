@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import typer
 from pymongo.errors import PyMongoError
 
+from nexus.cli import OUTPUT_ERRORS
 from nexus.config import Settings
 from nexus.config.loading import load_settings
 from nexus.core.errors import ConfigError
@@ -227,9 +228,14 @@ def main(words: Sequence[str] | None = None) -> int:
         return _fail(explain(error), Refusal.exit_code)
     except typer.Abort:
         return _fail("no answer: nothing was done", Refusal.exit_code)
-    except BrokenPipeError:
-        # The reader of stdout has gone; nothing may be written at exit either.
+    except OSError as error:
+        # Errors of files and servers are reported where they are used; only stdout is left.
+        if error.errno not in OUTPUT_ERRORS or error.filename is not None:
+            raise
+        # Nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            _fail(f"standard output: cannot be written: {error.strerror}", Refusal.exit_code)
         return Refusal.exit_code
     # typer makes a code of Ctrl-C
     return _fail("interrupted", Refusal.exit_code) if code else 0

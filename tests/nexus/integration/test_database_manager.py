@@ -668,6 +668,14 @@ class TestUsage:
         done = run_here(lambda: main(command), environment=manager.environment)
         assert manager.database in {each["name"] for each in json.loads(done.stdout)}
 
+    def test_a_full_disk(self, manager: Manager) -> None:
+        """What stdout does not take is a fault in one line, as any other."""
+        command = [sys.executable, str(PROGRAM), "--uri", manager.uri, "--database", manager.database, "databases"]
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env={**os.environ}, check=False)
+        said = b"database_manager: standard output: cannot be written: No space left on device\n"
+        assert (done.returncode, done.stderr) == (1, said)
+
     def test_a_reader_that_has_seen_enough(self, manager: Manager, database: Database[Document]) -> None:
         """A closed pipe ends an export without a word."""
         database["messages"].insert_many([message(n) for n in range(600)])
