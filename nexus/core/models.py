@@ -110,13 +110,16 @@ ATTACHED: Final = ("attachments", "experimental_attachments", "images", "image",
 # Where messages of other systems hold what they say, beside or in place of `content`; and which call a result answers.
 SAID_BESIDE: Final = frozenset(
     {
-        *("tool_calls", "invalid_tool_calls", "function_call", "refusal", "parts", "text", "data", "audio", "output"),
-        *("additional_kwargs", "reasoning_content", "arguments", "input", "summary", "encrypted_content"),
-        *ATTACHED,
+        *("tool_calls", "toolCalls", "invalid_tool_calls", "function_call", "additional_kwargs", "refusal", "parts"),
+        *("blocks", "text", "data", "audio", "output", "reasoning_content", "arguments", "input", "summary"),
+        *("encrypted_content", *ATTACHED),
     }
 )
 ABOUT_RESULT: Final = frozenset(
-    {"tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status", "execution_success"}
+    {
+        *("tool_call_id", "tool_use_id", "call_id", "tool_name", "name", "is_error", "status", "execution_success"),
+        *("toolCallId", "toolName"),
+    }
 )
 BESIDE_CONTENT: Final = SAID_BESIDE | ABOUT_RESULT
 _ENVELOPE: Final = frozenset({"id", "run_id", "owner_key", "role", "content", "timestamp", "metadata"})

@@ -60,15 +60,19 @@ _ALIASES: Final = frozenset(
 )
 _ROLES: Final = frozenset(Role)
 # What an envelope has beside the result.
-_ABOUT_RESULT: Final = ABOUT_RESULT | {"id", "toolCallId", "toolName", "error"}
+_ABOUT_RESULT: Final = ABOUT_RESULT | {"id", "error"}
+_ABOUT_CALL: Final = _ABOUT_RESULT | {"role", "type"}
 _SUCCEEDED: Final = frozenset(
     {"success", "successful", "succeeded", "ok", "okay", "completed", "complete", "done", "finished", "executed"}
 )
 # What providers call the tokens of the prompt, those of the answer, and both.
 _USAGE: Final = (
-    ("prompt_tokens", ("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_token_count")),
-    ("completion_tokens", ("completion_tokens", "output_tokens", "candidatesTokenCount", "candidates_token_count")),
-    ("total_tokens", ("total_tokens", "totalTokenCount", "total_token_count")),
+    ("prompt_tokens", ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount", "prompt_token_count")),
+    (
+        "completion_tokens",
+        ("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount", "candidates_token_count"),
+    ),
+    ("total_tokens", ("total_tokens", "totalTokens", "totalTokenCount", "total_token_count")),
 )
 
 
@@ -273,7 +277,9 @@ def _is_envelope(content: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
     ids = [content[name] for name in CALL_IDS if name in content]
     # An object that names another call than its message is what a tool has found.
     names_its_call = bool(ids) and all(known[name] in ids for name in CALL_IDS if known.get(name))
-    return (names_its_call or _names_tool(content)) and not content.keys().isdisjoint(ANSWERS)
+    # JavaScript leaves out what is undefined, and with it the answer.
+    answers = not content.keys().isdisjoint(ANSWERS) or (bool(ids) and content.keys() <= _ABOUT_CALL)
+    return (names_its_call or _names_tool(content)) and answers
 
 
 def _names_tool(content: Mapping[str, Any]) -> bool:

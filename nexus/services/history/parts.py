@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 2**63
 
 # What a part is, by its `type` with `_` for `-`; else by how that ends.
 _KINDS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("text", "input_text", "output_text", "refusal"), "text"),
+    **dict.fromkeys(("text", "input_text", "output_text", "refusal", "user_prompt"), "text"),
     **dict.fromkeys(("thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text"), "thinking"),
     **dict.fromkeys(("function", "custom"), "nested call"),
     **dict.fromkeys(("image", "image_url", "input_image", "image_generation_call", "computer_screenshot"), "media"),
@@ -36,7 +36,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "message": "message",
 }
 _ENDINGS: Final = (
-    (("tool_result", "_call_output"), "result"),
+    (("tool_result", "tool_error", "tool_return", "retry_prompt", "_call_output"), "result"),
     (("tool_use", "tool_call", "tool_invocation", "function_call", "mcp_call", "tool_call_chunk"), "call"),
     # What OpenAI's servers ran themselves: named where it is left out.
     (("web_search_call", "file_search_call", "code_interpreter_call"), "hosted"),
@@ -53,9 +53,13 @@ _FIELDS: Final = {
 }
 # Fields in which a message holds what it says.
 _BODY: Final = frozenset(
-    {"content", "parts", "blocks", "text", "refusal", "audio", "tool_calls", "function_call", "additional_kwargs"}
+    {
+        *("content", "parts", "blocks", "text", "refusal", "audio"),
+        *("tool_calls", "toolCalls", "function_call", "additional_kwargs"),
+    }
 )
 _WORDS_OF_THOUGHT: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_details", "thought", "thoughts")
+_THOUGHT_ALONE: Final = {"role", *_WORDS_OF_THOUGHT}
 # Texts of a message, or of a part without a type, that nobody said, and how the names of others end. No sentence, but
 # a name, a state or a time, is what has no space and only ASCII, or nothing but digits and signs.
 _NOT_SAID: Final = ABOUT_RESULT.union(
@@ -77,8 +81,8 @@ _THOUGHT: Final = re.compile(r"\s*<(think|thinking)>.*?(?:</\1>\s*|\Z)", re.DOTA
 # Names of the call that a result answers.
 CALL_IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId")
 # Where a result has the answer.
-ANSWERS: Final = ("result", "content", "output", "text", "error", "data", "parts")
-_FAILED_ENDINGS: Final = ("_error", "-denied")
+ANSWERS: Final = ("result", "content", "output", "text", "error", "data", "parts", "blocks")
+_FAILED_ENDINGS: Final = ("_error", "-error", "-denied")
 _FAILED_OUTPUTS: Final = ("error-text", "error-json")
 _OUTPUTS: Final = ("text", "json", "content", *_FAILED_OUTPUTS)
 _MIME: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,80}")
@@ -217,7 +221,7 @@ def _pieces_of_object(value: Mapping[str, Any], role: Role, depth: int) -> Itera
         yield from pieces(inner, role, depth + 1)
     elif kind_of(value):
         yield from pieces_of_part(value, role, depth)
-    elif not _BODY.isdisjoint(value):
+    elif not _BODY.isdisjoint(value) or (role is Role.AI and value.keys() <= _THOUGHT_ALONE):
         yield from _pieces_of_message(value, role, depth + 1)
     elif value:
         yield AsJson(compact_json(value))
@@ -238,6 +242,9 @@ def _wrapped(value: Mapping[str, Any]) -> Any:
     if isinstance(output, list | tuple) and output and value.keys().isdisjoint({"call_id", "content"}):
         # OpenAI's Responses API.
         return output
+    if isinstance(output, Mapping) and isinstance(output.get("message"), Mapping):
+        # Amazon's Bedrock.
+        return output["message"]
     for name in ("message", "delta"):
         if isinstance(value.get(name), Mapping):
             return value[name]
@@ -301,7 +308,7 @@ def calls_beside(value: Mapping[str, Any], said: Iterable[Piece]) -> Iterator[Pi
 
 
 def _listed_calls(source: Mapping[str, Any]) -> Iterator[Any]:
-    for name in ("tool_calls", "invalid_tool_calls", "function_call"):
+    for name in ("tool_calls", "toolCalls", "invalid_tool_calls", "function_call"):
         calls = source.get(name) or ()
         calls = _parsed(calls) if isinstance(calls, str) else calls
         yield from calls if isinstance(calls, list | tuple) else [calls]
@@ -325,8 +332,8 @@ def kind_of(part: Any) -> str:
     """What kind of part of a message it is; `""` for none that is known."""
     if not isinstance(part, Mapping):
         return ""
-    # LlamaIndex calls it otherwise.
-    given = part.get("type", part.get("block_type"))
+    # LlamaIndex and Pydantic AI call it otherwise.
+    given = part.get("type", part.get("block_type", part.get("part_kind")))
     return _kind_by_type(given.replace("-", "_"), part) if isinstance(given, str) else _kind_by_field(part)
 
 
@@ -368,7 +375,7 @@ def is_shown_as_words(part: Any) -> bool:
         # A tool that lists files says `{"type": "file", "name": …}`, too.
         shown = {"content"} if part.get("type") == "search_result" else set[str]()
         return said <= _ABOUT_MEDIA | shown and not said.isdisjoint(_SOURCES)
-    return kind in {"text", "thinking"}
+    return kind == "thinking" or (kind == "text" and isinstance(part.get("text", part.get("refusal")), str))
 
 
 def pieces_of_part(part: Any, role: Role, depth: int = 0) -> Iterator[Piece]:
@@ -407,7 +414,12 @@ def _pieces_of_unknown(part: Mapping[str, Any]) -> Iterator[Piece]:
 
 
 def _said_in(part: Mapping[str, Any]) -> Any:
-    return part.get("refusal" if part.get("type") == "refusal" else "text")
+    """The text of a part that is one; `""` for null."""
+    name = "refusal" if part.get("type") == "refusal" else "text"
+    # TanStack AI and OpenTelemetry have it in the content, OpenAI's Assistants in an object.
+    name = name if name in part else "content"
+    said = part[name].get("value") if isinstance(part.get(name), Mapping) else part.get(name)
+    return "" if said is None and name in part else said
 
 
 def _object_in(part: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
@@ -430,8 +442,13 @@ def _call_of_part(part: Mapping[str, Any]) -> Iterator[Piece]:
         names["name"] = kind.removeprefix("tool-")
     own = {name: call[name] for name in _OF_CALL if name in call} if names else call
     yield Call({**own, **names})
-    if (kind == "mcp_call" or "state" in call) and (answer := first_of(call, *_CALL_ANSWERS)) is not None:
-        failed = first_of(call, *_CALL_ANSWERS[2:]) is not None
+    answer, approval = first_of(call, *_CALL_ANSWERS), _object_in(call, "approval")
+    denied = answer is None and approval.get("approved") is False
+    if denied:
+        # The result that Vercel's AI SDK makes of it.
+        answer = {"type": "execution-denied", **({"reason": approval["reason"]} if approval.get("reason") else {})}
+    if (kind == "mcp_call" or "state" in call) and answer is not None:
+        failed = denied or first_of(call, *_CALL_ANSWERS[2:]) is not None
         about = {"id": call.get("id"), "name": call.get("name"), **names}
         yield Result(answer, {"call_id": about["id"], "name": about["name"], "is_error": failed})
 
@@ -440,7 +457,8 @@ def _result_of_part(part: Mapping[str, Any]) -> Result:
     response = _object_in(part, *_RESULT_FIELDS)
     if "response" not in response:
         result = result_in(response or part, {})
-        failed = isinstance(result.content, Mapping) and str(result.content.get("type")).endswith(_FAILED_ENDINGS)
+        kinds = [each.get("type") for each in (part, result.content) if isinstance(each, Mapping)]
+        failed = any(str(kind).endswith(_FAILED_ENDINGS) for kind in kinds)
         return Result(result.content, {**result.about, "is_error": True}) if failed else result
     answer, failed = response.get("response"), False
     if isinstance(answer, Mapping) and len(answer) == 1:
@@ -453,7 +471,9 @@ def _result_of_part(part: Mapping[str, Any]) -> Result:
 
 def result_in(given: Mapping[str, Any], known: Mapping[str, Any]) -> Result:
     """The result in a part or an envelope; what is known of it outweighs what these say."""
-    about = {**given, **{name: value for name, value in known.items() if value not in (None, "")}}
+    # LlamaIndex names the call further in.
+    about = {**_object_in(given, "additional_kwargs"), **given}
+    about |= {name: value for name, value in known.items() if value not in (None, "")}
     if not any(about.get(name) for name in CALL_IDS) and given.get("id"):
         about["call_id"] = given["id"]
     answer = _answer_in(given)

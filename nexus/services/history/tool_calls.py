@@ -25,8 +25,10 @@ _UNNAMED: Final = "unknown"
 # Where a call has its id, its name and its arguments; a function by itself may be a name.
 _IDS: Final = ("call_id", "id", "toolCallId", "tool_call_id")
 _NAMES: Final = ("name", "toolName", "tool_name", "function")
-ARGUMENTS: Final = ("args", "arguments", "input", "parameters")
-_NO_ARGUMENTS: Final = frozenset({"", "{}", "null"})
+# `partial_json` is what was streamed in place of an empty `input`.
+ARGUMENTS: Final = ("args", "arguments", "partial_json", "input", "parameters", "tool_kwargs")
+# PHP has one form for an empty object and an empty list.
+_NO_ARGUMENTS: Final = frozenset({"", "{}", "[]", "null"})
 _NO_ARGUMENT: Final = frozenset({"id", "call_id", "index", "type", "name", "status"})
 # The key of arguments that are no JSON object.
 _AS_TEXT: Final = "arguments"
@@ -86,7 +88,8 @@ def _read_call(call: Mapping[str, Any]) -> ToolCall:
 def given_arguments(call: Mapping[str, Any]) -> Any:
     """The arguments of a call as they were given."""
     source = _described(call)
-    return next((source[key] for key in ARGUMENTS if source.get(key) is not None), None)
+    given = [source[key] for key in ARGUMENTS if source.get(key) is not None]
+    return next((each for each in given if each != ""), "" if given else None)
 
 
 def _described(call: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,7 +109,7 @@ def as_id(value: Any) -> str:
 
 def _read_arguments(given: Any) -> tuple[Mapping[str, Any], str]:
     """The arguments, and the JSON text of an object that says the same."""
-    if given is None or (isinstance(given, str) and given.strip() in _NO_ARGUMENTS):
+    if given is None or given == [] or (isinstance(given, str) and given.strip() in _NO_ARGUMENTS):
         return {}, "{}"
     if isinstance(given, str) and not given.isascii():
         # Half a surrogate pair is no JSON.

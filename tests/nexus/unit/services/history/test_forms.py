@@ -156,6 +156,12 @@ class TestContent:
             ([{"type": "image", "image": f"data:image/png;base64,{DATA}"}], "[image: image/png, 1 KB]"),
             ([{"type": "file", "mediaType": "image/png", "data": DATA}], "[image: image/png, 1 KB]"),
             ({"blocks": [{"block_type": "text", "text": "hi"}]}, "hi"),
+            ([{"type": "text", "content": "hi"}], "hi"),
+            ([{"type": "text", "text": {"value": "hi", "annotations": []}}], "hi"),
+            ([{"type": "text", "text": None}], ""),
+            ([{"type": "text", "text": None}, text_part("hi")], "hi"),
+            ([{"part_kind": "text", "content": "hi"}, {"part_kind": "user-prompt", "content": "ho"}], "hi\nho"),
+            ({"output": {"message": {"role": "x", "content": [{"text": "hi"}]}}, "stopReason": "end_turn"}, "hi"),
             ({"candidates": None, "prompt_feedback": {"block_reason": "SAFETY"}}, ""),
             ({"promptFeedback": {"blockReason": "SAFETY"}}, ""),
             (5, "5"),
@@ -190,6 +196,14 @@ class TestContent:
         message = {"role": "assistant", "content": {"content": "So.", name: "hm"}}
         assert told(message) == [("AI", "So.")]
         assert left_out(message) == [("thinking", Why.THINKING)]
+
+    @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+    def test_thinking_alone(self, name: str) -> None:
+        """Where what is null is left out, and a limit has ended the answer before its first word."""
+        message = {"role": "assistant", "content": {"role": "assistant", name: "hm"}}
+        assert (told(message), left_out(message)) == ([("AI", "")], [("thinking", Why.THINKING)])
+        data = {"thought": "hm", "action": "x"}
+        assert text_of(data, "assistant") == as_text(data)
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -349,13 +363,16 @@ class TestCalls:
             {"call_id": "c", "id": "fc_1", "name": "f", "arguments": '{"a": 1}'},
         ],
     )
-    @pytest.mark.parametrize("place", ["beside", "metadata", "content"])
+    @pytest.mark.parametrize("place", ["beside", "toolCalls", "metadata", "content"])
     def test_a_call(self, place: str, call: dict[str, Any]) -> None:
         """Nested, flat or custom, beside the content, in the metadata, or in the content that comes as a message."""
         message: dict[str, Any] = {"role": "assistant", "content": "x"}
         match place:
             case "beside":
                 message["tool_calls"] = [call]
+            case "toolCalls":
+                message = {"role": "assistant", "content": "x", place: [call]}
+                assert calls_of({"role": "AI", "content": message}) == [("c", "f", {"a": 1})]
             case "metadata":
                 message["metadata"] = {"tool_calls": [call]}
             case _:
@@ -374,6 +391,11 @@ class TestCalls:
             ({"call_id": "c", "result": "r", "execution_success": False}, ("c", "r", False)),
             ({"call_id": "c", "result": "r", "status": 200}, ("c", "r", True)),
             ({"text": "r"}, ("", "r", None)),
+            ({"role": "tool", "toolCallId": "c", "content": "r"}, ("c", "r", None)),
+            ({"role": "tool", "tool_call_id": "c"}, ("c", "", None)),
+            ({"call_id": "c", "tool_name": "f", "status": "success"}, ("c", "", True)),
+            ({"status": "success", "name": "f"}, ("", '{"status":"success","name":"f"}', None)),
+            ({"parts": [{"part_kind": "tool-return", "tool_call_id": "c", "content": "r"}]}, ("c", "r", None)),
             ({"content": [{"type": "text", "text": "r"}], "isError": True}, ("", "r", False)),
             (
                 {"content": [{"type": "text", "text": "r"}], "structuredContent": {"a": 1}},
@@ -437,6 +459,32 @@ class TestCalls:
                 ("c", "look", {}),
                 ("c", "x", False),
             ),
+            *(
+                (
+                    {"type": "tool-look", "toolCallId": "c", "state": state, "approval": {"approved": False} | reason},
+                    ("c", "look", {}),
+                    ("c", text, False),
+                )
+                for state, reason, text in (
+                    ("output-denied", {"reason": "No."}, '{"type":"execution-denied","reason":"No."}'),
+                    ("approval-responded", {}, '{"type":"execution-denied"}'),
+                )
+            ),
+            (
+                {"type": "tool-look", "toolCallId": "c", "state": "approval-responded", "approval": {"approved": True}},
+                ("c", "look", {}),
+                None,
+            ),
+            (
+                {"block_type": "tool_call", "tool_call_id": "c", "tool_name": "look", "tool_kwargs": {"a": 1}},
+                ("c", "look", {"a": 1}),
+                None,
+            ),
+            (
+                {"part_kind": "tool-call", "tool_call_id": "c", "tool_name": "look", "args": '{"a": 1}'},
+                ("c", "look", {"a": 1}),
+                None,
+            ),
             (
                 {"type": "tool-invocation", "toolInvocation": {"toolCallId": "c", "toolName": "look", "state": "call"}},
                 ("c", "look", {}),
@@ -453,6 +501,16 @@ class TestCalls:
         assert calls_of(message) == [call]
         assert results_of([message]) == ([result] if result else [])
         assert told(message)[0] == ("AI", part.get("text") or "")
+
+    def test_messages_of_llamaindex(self) -> None:
+        """Have blocks in place of a content, and the id of the call beside them."""
+        block = {"block_type": "text", "text": "hi"}
+        call = {"block_type": "tool_call", "tool_call_id": "c", "tool_name": "look", "tool_kwargs": '{"a": 1}'}
+        answer = {"role": "assistant", "additional_kwargs": {}, "blocks": [block, call]}
+        assert (told(answer), calls_of(answer)) == ([("AI", "hi")], [("c", "look", {"a": 1})])
+        result = {"role": "tool", "additional_kwargs": {"tool_call_id": "c"}, "blocks": [block]}
+        for message in (result, {"role": "TOOL", "content": result}):
+            assert results_of([message]) == [("c", "hi", None)]
 
     def test_a_call_that_is_named_twice(self) -> None:
         """Is one: LangChain has those of Anthropic in the content, too."""
@@ -552,9 +610,18 @@ class TestCalls:
             ("d", text, success),
         ]
 
+    @pytest.mark.parametrize("error", ["no", {}])
+    def test_an_error_of_vercels_sdk(self, error: Any) -> None:
+        """Answers the call beside it; an error of JavaScript is an empty object."""
+        call = {"type": "tool-call", "toolCallId": "c", "toolName": "f", "input": {}}
+        message = {"role": "assistant", "content": [call, {**call, "type": "tool-error", "error": error}]}
+        assert results_of([message]) == [("c", as_text(error), False)]
+        assert left_out(message) == []
+
     @pytest.mark.parametrize(
         ("content", "text"),
         [
+            ([{"type": "text", "content": "hi", "at": 1}], '[{"type":"text","content":"hi","at":1}]'),
             ([{"type": "file", "name": "a.txt"}], '[{"type":"file","name":"a.txt"}]'),
             ({"type": "file", "name": "a", "content": "hi"}, '{"type":"file","name":"a","content":"hi"}'),
             ([{"type": "image", "url": "u", "votes": 3}], '[{"type":"image","url":"u","votes":3}]'),

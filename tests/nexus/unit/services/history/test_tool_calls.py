@@ -113,15 +113,15 @@ class TestReading:
         assert call.arguments == arguments
         assert json.loads(call.raw_arguments) == arguments
 
-    @pytest.mark.parametrize("arguments", [None, "", " {} ", "null", {}])
+    @pytest.mark.parametrize("arguments", [None, "", " {} ", "null", {}, "[]", []])
     def test_no_arguments(self, arguments: Any) -> None:
-        """Are an empty object."""
+        """Are an empty object; PHP writes a list."""
         (call,) = read_tool_calls([flat("t", arguments)])
         assert (call.arguments, call.raw_arguments) == ({}, "{}")
 
     @pytest.mark.parametrize(
         ("arguments", "text"),
-        [(7, "7"), (1.5, "1.5"), (True, "true"), ([], "[]"), (["AI"], '["AI"]'), ("a\ud800", "a?"), ("[1]", "[1]")],
+        [(7, "7"), (1.5, "1.5"), (True, "true"), (["AI"], '["AI"]'), ("a\ud800", "a?"), ("[1]", "[1]")],
     )
     def test_other_arguments_are_kept_as_their_text(self, arguments: Any, text: str) -> None:
         """What is neither an object nor its text."""
@@ -129,7 +129,14 @@ class TestReading:
         assert call.arguments == {"arguments": text}
         assert json.loads(call.raw_arguments) == call.arguments
 
-    @pytest.mark.parametrize("key", ["arguments", "args", "input"])
+    @pytest.mark.parametrize("input_", ["", {}])
+    def test_arguments_that_were_streamed(self, input_: Any) -> None:
+        """LangChain leaves them beside the input with which a call of Anthropic begins."""
+        call = {"type": "tool_use", "id": "c", "name": "t", "input": input_, "partial_json": '{"q": 1}', "index": 1}
+        assert read_tool_calls([call])[0].arguments == {"q": 1}
+        assert read_tool_calls([{**call, "input": {"q": 2}, "partial_json": ""}])[0].arguments == {"q": 2}
+
+    @pytest.mark.parametrize("key", ["arguments", "args", "input", "tool_kwargs"])
     @pytest.mark.parametrize("inner", [None, "function", "custom"])
     def test_every_name_of_the_arguments(self, key: str, inner: str | None) -> None:
         """In the call itself or in an object of it."""
