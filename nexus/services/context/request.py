@@ -250,6 +250,8 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     agent, state, notes = _read_agency(metadata, strictly=layout == "agent")
     turn, turn_notes = read_turn_metadata(metadata, layout)
     notes += turn_notes
+    if index:
+        notes.append(f"run.history[:{index}]: before the input, so it is not shown")
     moment, offset = _read_clock(metadata, notes)
     session_id = _read_session(metadata)
     sub_agent = named_agent(human.metadata) if agent.sub_agent is None else agent.sub_agent

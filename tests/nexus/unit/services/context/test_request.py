@@ -251,12 +251,14 @@ class TestInput:
         assert len(request.later) == 1
 
     def test_what_follows_is_a_continuation(self) -> None:
-        """Messages after the input are the run's own; those before it are not looked at."""
+        """Messages after the input are the run's own; those before it, such as a greeting, are only noted."""
         system, answer = {**HUMAN, "role": "SYSTEM"}, {**HUMAN, "id": "msg_a", "role": "AI"}
         request = read(history=[system, HUMAN, answer])
         assert request.continuation
         assert [message.id for message in request.later] == ["msg_a"]
+        assert request.notes == ("run.history[:1]: before the input, so it is not shown",)
         assert not read(history=[answer, HUMAN]).continuation
+        assert read(history=[HUMAN, answer]).notes == ()
 
 
 class TestIdentity:
