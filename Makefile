@@ -14,9 +14,6 @@ INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m p
 WORKERS = $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
 	if [ $$n -lt 4 ]; then echo $$((n > 1 ? 4 : 2)); else echo $$n; fi)
 
-# Per cent of lines and branches that the tests must reach.
-FAIL_UNDER := 90
-
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 
@@ -40,7 +37,7 @@ imports: $(READY) ## which module may import which
 	@$(BIN)/lint-imports
 
 coverage: $(READY) ## the tests, with the share of lines and branches they reach, subprocesses included
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECT) --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECT) --cov --cov-report=term
 
 documents: $(READY) ## write docs/schemas and docs/asyncapi.yaml anew from the code; the tests fail where they differ
 	@$(BIN)/python scripts/documents.py
