@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from heapq import merge
@@ -32,7 +33,7 @@ from nexus.adapters.mongo.client import (
     is_unacceptable,
 )
 from nexus.adapters.mongo.documents import BY_ID, ONLY_ID, Documents, Order, equal
-from nexus.adapters.mongo.projections import BOUNDED, HEADER, WHOLE_TEXTS, excerpt, shown
+from nexus.adapters.mongo.projections import BOUNDED, HEADER, IF_SMALL, SHOWN, SMALL, WHOLE_TEXTS, View, projection
 from nexus.adapters.mongo.schema import (
     HUMAN,
     INTERNAL_IN_SESSION,
@@ -73,7 +74,7 @@ from nexus.core.models import (
     parse_moment,
 )
 from nexus.core.ports import Row, RunOrigin, SessionSummary
-from nexus.core.ports.store import LEFT_OUT, LONGEST_CONTENT, MOST_COUNTED, TextsOf
+from nexus.core.ports.store import MOST_COUNTED, TextsOf
 from nexus.core.recall import WORDS
 from nexus.core.working_memory import Tail
 
@@ -93,8 +94,6 @@ _ID_ALONE: Final = {"_id": 0, "id": 1}
 # Of `session_id`s that are no texts.
 _NO_NAMES: Final = ["number", "object", "binData", "objectId", "bool", "date", "timestamp", "regex"]
 _LARGEST_DOCUMENT: Final = 1 << 24
-# As `find` reads rows for contexts, and where the server cannot cut one of them.
-_AS_SHOWN: Final = (shown(BOUNDED), shown(WHOLE_TEXTS))
 
 Outcome = bool | StoreRejectedError | StoreUnavailableError
 
@@ -145,7 +144,7 @@ class MongoMessages(Operations):
     ) -> list[Row]:
         """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands."""
         query = {**of_owner(owner_key), "role": {"$nin": NOT_SHOWN}, **NOT_INTERNAL}
-        return await self._rows.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
+        return await self._rows.newest(query, limit=limit, skip=skip, view=_excerpts(excerpt_chars))
 
     @driver_call
     async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
@@ -158,7 +157,7 @@ class MongoMessages(Operations):
     ) -> list[Row]:
         """Up to `limit` rows of these runs, newest first, without those of tools, system and commands."""
         query = {**of_owner(owner_key), "run_id": {"$in": list(run_ids)}, "role": {"$nin": NOT_SHOWN}}
-        return await self._rows.newest(query, limit=limit, excerpt_chars=excerpt_chars)
+        return await self._rows.newest(query, limit=limit, view=_excerpts(excerpt_chars))
 
     @driver_call
     async def results_of_runs(
@@ -166,7 +165,7 @@ class MongoMessages(Operations):
     ) -> list[Row]:
         """Up to `limit` rows of tools in these runs, newest first."""
         query = {**of_owner(owner_key), "run_id": {"$in": list(run_ids)}, "role": TOOL}
-        return await self._rows.newest(query, limit=limit, excerpt_chars=excerpt_chars)
+        return await self._rows.newest(query, limit=limit, view=_excerpts(excerpt_chars))
 
     @driver_call
     async def find_message(self, owner_key: str, message_id: str) -> Row | None:
@@ -198,7 +197,7 @@ class MongoMessages(Operations):
         query = {**rows_of_session(owner_key, session_id), **seen_by(sub_agent)}
         # The index is named: where thousands of the newest rows are not shown, the server's trials of plans find none
         # better than another, take the owner's, and are held again for every other session.
-        return await self._rows.newest(query, limit=limit, skip=skip, index=OF_SESSION, as_shown=True)
+        return await self._rows.newest(query, limit=limit, skip=skip, index=OF_SESSION, view=SHOWN)
 
     @driver_call
     async def tail_messages(
@@ -235,7 +234,7 @@ class MongoMessages(Operations):
     ) -> list[Row]:
         """Up to `limit` rows of a session that have `text` in them, newest first."""
         search = Search(rows_of_session(owner_key, session_id), text, texts_of, tuple(without_tools), without_run)
-        return await search.run(partial(self._rows.newest, only=WHOLE_TEXTS), limit=limit)
+        return await search.run(partial(self._rows.newest, view=WHOLE_TEXTS), limit=limit)
 
     @driver_call
     async def run_messages(
@@ -243,7 +242,7 @@ class MongoMessages(Operations):
     ) -> list[Row]:
         """Up to `limit` rows of a run, newest first, of any role; only those that come behind the row `before`."""
         query = of_run(owner_key, run_id)
-        return await self._rows.newest(query, limit=limit, before=before, excerpt_chars=excerpt_chars)
+        return await self._rows.newest(query, limit=limit, before=before, view=_excerpts(excerpt_chars))
 
     @driver_call
     async def condensed_results(self, owner_key: str, handles: Sequence[str]) -> dict[str, str]:
@@ -258,7 +257,7 @@ class MongoMessages(Operations):
     async def find_result(self, owner_key: str, handle: str, *, sub_agent: str | None = None) -> Row | None:
         """The row of the large result with this handle, whole."""
         query = {**of_owner(owner_key), f"metadata.{HANDLE}": {"$eq": handle}, **seen_by(sub_agent)}
-        return next(iter(await self._rows.find(query, limit=1, only=WHOLE_TEXTS, order=())), None)
+        return next(iter(await self._rows.find(query, limit=1, view=WHOLE_TEXTS, order=())), None)
 
     @driver_call
     async def sessions(
@@ -304,7 +303,7 @@ class MongoMessages(Operations):
             # Only an expression compares `_id`s of different types.
             query["$expr"] = {"$lt": ["$_id", {"$literal": id_of(before)}]}
         return await self._rows.find(
-            query, limit=limit, excerpt_chars=excerpt_chars, index=STORED_IN_SESSION, order=_LAST_STORED_FIRST
+            query, limit=limit, view=_excerpts(excerpt_chars), index=STORED_IN_SESSION, order=_LAST_STORED_FIRST
         )
 
     @driver_call
@@ -348,6 +347,10 @@ class MongoMessages(Operations):
         return to_index(document) if self._recall else document
 
 
+def _excerpts(chars: int | None) -> View:
+    return BOUNDED if chars is None else View(chars)
+
+
 def _session_order(session_id: str | None, last: datetime) -> tuple[float, str]:
     return -last.timestamp(), session_id or ""
 
@@ -380,13 +383,11 @@ class Rows:
         limit: int,
         skip: int = 0,
         before: Row | None = None,
-        excerpt_chars: int | None = None,
-        only: Mapping[str, Any] | None = None,
-        as_shown: bool = False,
+        view: View = BOUNDED,
         index: Order | None = None,
     ) -> list[Row]:
         """Up to `limit` rows after the newest `skip` or behind the row `before`, newest first; else as for `find`."""
-        find = partial(self.find, excerpt_chars=excerpt_chars, only=only, as_shown=as_shown, index=index)
+        find = partial(self.find, view=view, index=index)
         if not await self._has_text_times():
             return await find({**query, **(_behind(before) if before else {})}, limit=limit, skip=skip)
         end = skip + limit
@@ -415,56 +416,61 @@ class Rows:
         *,
         limit: int,
         skip: int = 0,
-        excerpt_chars: int | None = None,
-        only: Mapping[str, Any] | None = None,
-        as_shown: bool = False,
+        view: View = BOUNDED,
         beside: Mapping[str, Any] = MappingProxyType({}),
         index: Order | None = None,
         order: Order = NEWEST_FIRST,
     ) -> list[Row]:
         """Up to `limit` rows in the order in which the server sorts them, with texts as `_id`s.
 
-        With `excerpt_chars`, contents longer than twice this come without their middle; `as_shown`: condensed results
-        come as contexts show them; `only` is another projection, and `beside` has further fields.
-        The index with the fields `index` is used, where it was made.
+        `beside` is a projection of further fields. The index with the fields `index` is used, where it was made.
         """
-        bounded, whole = _AS_SHOWN if as_shown else (BOUNDED, WHOLE_TEXTS)
-        projection = only or (bounded if excerpt_chars is None else excerpt(excerpt_chars))
-        try:
-            rows = await self._documents.read_page(
-                query, {**projection, **beside}, order or None, limit, skip=skip, index=index
-            )
-        except OperationFailure as error:
-            if error.code not in _NOT_UTF8:
-                raise
-            page = {"sort": order or None, "limit": limit, "skip": skip, "hint": index}
-            rows = await self._cut_here(query, {**whole, **beside}, excerpt_chars, page)
-        for row in rows:
+        page = await self._documents.read_page(
+            query, {**IF_SMALL, **beside}, order or None, limit, skip=skip, index=index
+        )
+        large = await self._large([row["_id"] for row in page if SMALL not in row], view)
+        rows: list[Row] = []
+        for row in page:
             row["_id"] = id_text(row["_id"])
+            found = view.cut(row.pop(SMALL)) if SMALL in row else large.get(row["_id"])
+            # One that was erased since it was found is none of them.
+            if found is not None:
+                rows.append({**found, **row})
         return rows
 
-    async def of_ids(self, owner_key: str, row_ids: Sequence[str], *, as_shown: bool = False) -> list[Row]:
-        """The rows of the owner with these `_id`s, in any order; `as_shown` as for `find`."""
+    async def of_ids(self, owner_key: str, row_ids: Sequence[str], *, view: View = BOUNDED) -> list[Row]:
+        """The rows of the owner with these `_id`s, in any order."""
         found: list[Row] = []
         for ids in chunks([*map(id_of, row_ids)]):
             # In this order, unsorted and without a hint, every server looks up each `_id` by itself.
             query = {"_id": {"$in": ids}, **of_owner(owner_key)}
-            found += await self.find(query, limit=len(ids), as_shown=as_shown, order=())
+            found += await self.find(query, limit=len(ids), view=view, order=())
         return found
 
-    async def _cut_here(
-        self, query: Mapping[str, Any], whole: Mapping[str, Any], chars: int | None, page: Mapping[str, Any]
-    ) -> list[Row]:
-        """The rows, cut here because the server cannot cut one of them."""
-        ends, mark = (chars, "") if chars is not None else (LONGEST_CONTENT // 2, LEFT_OUT)
-        # One by one, so that no more than one long content is held at a time.
+    async def ids(self, query: Mapping[str, Any], *, limit: int, index: Order, order: Order) -> list[Any]:
+        """The `_id`s alone of up to `limit` rows."""
+        page = await self._documents.read_page(query, ONLY_ID, order, limit, index=index)
+        return [row["_id"] for row in page]
+
+    async def _large(self, ids: Sequence[Any], view: View) -> dict[str, Row]:
+        """By the text of their `_id`, those of these rows that are still there."""
         rows: list[Row] = []
-        async for row in self._documents.collection.find(query, whole, **page).batch_size(1):
-            content = row.get("content")
-            if isinstance(content, str) and len(content) > 2 * ends:
-                row["content"] = content[:ends] + mark.format(len(content) - 2 * ends) + content[len(content) - ends :]
-            rows.append(row)
-        return self._documents.readable(rows)
+        for some in chunks(ids):
+            query = {"_id": {"$in": [*some]}}
+            try:
+                rows += await self._documents.read_page(query, projection(view), None, len(some))
+            except OperationFailure as error:
+                if error.code not in _NOT_UTF8:
+                    raise
+                rows += await self._cut_here(query, view)
+        return {id_text(row["_id"]): row for row in rows}
+
+    async def _cut_here(self, query: Mapping[str, Any], view: View) -> list[Row]:
+        """The rows, cut here because the server cannot cut one of them."""
+        whole = projection(replace(view, ends=None))
+        # One by one, so that no more than one long content is held at a time.
+        found = self._documents.collection.find(query, whole).batch_size(1)
+        return self._documents.readable([{**view.cut(row), FIELD: row.get(FIELD)} async for row in found])
 
     async def _has_text_times(self) -> bool:
         now = monotonic()
@@ -484,8 +490,9 @@ class Tails:
         self._tail = tail
         self._oldest_first = oldest_first
         order: Order = BY_ID if oldest_first else _LAST_STORED_FIRST
-        self._stored = partial(rows.find, index=STORED_IN_SESSION, order=order, as_shown=True)
-        self._internal = partial(rows.find, index=INTERNAL_IN_SESSION, order=order, as_shown=True)
+        self._ids = partial(rows.ids, index=STORED_IN_SESSION, order=order)
+        self._stored = partial(rows.find, index=STORED_IN_SESSION, order=order, view=SHOWN)
+        self._internal = partial(rows.find, index=INTERNAL_IN_SESSION, order=order, view=SHOWN)
 
     async def read(self, *, limit: int, skip: int, sub_agent: str | None) -> list[Row]:
         """The rows, as `MessageStore.tail_messages` has them."""
@@ -506,13 +513,13 @@ class Tails:
         beyond = "$gt" if self._oldest_first else "$lt"
         stored, left, is_more = self._since(), list[str](), True
         while is_more and len(left) < skip + limit:
-            page = await self._stored(self._shared(**stored), limit=_STORED_AT_ONCE, only={"_id": 1})
-            left += [row["_id"] for row in page if row["_id"] not in self._tail.without]
+            page = await self._ids(self._shared(**stored), limit=_STORED_AT_ONCE)
+            left += [row_id for row_id in map(str, page) if row_id not in self._tail.without]
             is_more = len(page) == _STORED_AT_ONCE
             if is_more:
-                stored[beyond] = ObjectId(page[-1]["_id"])
+                stored[beyond] = page[-1]
         wanted = left[skip : skip + limit]
-        rows = await self._rows.of_ids(self._owner_key, wanted, as_shown=True)
+        rows = await self._rows.of_ids(self._owner_key, wanted, view=SHOWN)
         found = {row["_id"]: row for row in rows}
         return [found[row_id] for row_id in wanted if row_id in found]
 

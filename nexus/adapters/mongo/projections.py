@@ -1,14 +1,16 @@
 """What reads of recorded messages ask the server for: rows of bounded size, whatever is stored (contract §2).
 
-Long texts, and values that take long to decode, never leave the server. The size of a row is known to the server
-without looking at what is in it, so that only large rows are looked at.
+Long texts, and values that take long to decode, never leave the server. Most rows are small: they come as they are
+(`IF_SMALL`) and are cut here. Only large ones are asked for by expressions, since those are 20 KB, which a server reads
+anew each time (decision 30).
 """
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from nexus.adapters.mongo.versions import FIELD
-from nexus.core.models import ABOUT_RESULT, AGENT_ID, CONDENSED, HANDLE, INTERNAL, SAID_BESIDE
+from nexus.core.models import ABOUT_RESULT, AGENT_ID, CONDENSED, HANDLE, INTERNAL, SAID_BESIDE, Row
 from nexus.core.ports.store import (
     ARGUMENTS_LEFT_OUT,
     CALLS_LEFT_OUT,
@@ -34,28 +36,51 @@ _CONTENT: Final = "$content"
 _CALLS: Final = "$metadata.tool_calls"
 
 
-def excerpt(chars: int, mark: str = "") -> dict[str, Any]:
-    """The projection that leaves the first and last `chars` code points of contents longer than twice as many.
+@dataclass(frozen=True, slots=True)
+class View:
+    """How the rows of a read come.
 
-    `mark` comes between the two, with the number of those that are left out in the place of `{}`.
+    Attributes:
+        ends: so many code points are left at each end of longer contents; None where texts of any length come whole.
+        mark: comes between the two ends, with the number of code points that are left out in the place of `{}`.
+        as_shown: a condensed result has the text that contexts show of it for its content, and of its metadata what is
+            needed besides, without what was sent.
     """
-    text = _if(_is_type(_CONTENT, "string"), _ends(chars, mark), _bounded_value(_CONTENT))
-    return {**_OTHERS, "content": _of_large_rows(text, _CONTENT, min(2 * chars, _LARGEST)), "metadata": _METADATA}
+
+    ends: int | None
+    mark: str = ""
+    as_shown: bool = False
+
+    def cut(self, row: Row) -> Row:
+        """A row that came whole, as `projection` would have it, or one of which the server could not cut the text."""
+        seen = {name: value for name, value in row.items() if name in _FIELDS}
+        metadata, content = row.get("metadata"), row.get("content")
+        if self.as_shown and isinstance(metadata, dict) and isinstance(text := metadata.get(CONDENSED), str):
+            kept = {name: metadata[name] for name in (*_KEPT, HANDLE) if name in metadata}
+            return {**seen, "content": text, "metadata": kept}
+        if self.ends is not None and isinstance(content, str) and len(content) > 2 * self.ends:
+            mark = self.mark.format(len(content) - 2 * self.ends)
+            seen["content"] = content[: self.ends] + mark + content[len(content) - self.ends :]
+        return seen
 
 
-def shown(projection: Mapping[str, Any]) -> dict[str, Any]:
-    """The projection with the text that contexts show of a condensed result in the place of its content.
+@cache
+def projection(view: View) -> dict[str, Expression]:
+    """Of rows of any size."""
+    content, metadata = _content(view), _METADATA
+    if view.as_shown:
+        condensed = f"$metadata.{CONDENSED}"
+        is_condensed = _is_type(condensed, "string")
+        content = _if(is_condensed, condensed, content)
+        metadata = _if(is_condensed, {**_bounded_fields(), HANDLE: f"$metadata.{HANDLE}"}, metadata)
+    return {**_OTHERS, "content": content, "metadata": metadata}
 
-    Of its metadata comes what is needed besides, without what was sent.
-    """
-    condensed = f"$metadata.{CONDENSED}"
-    is_condensed = _is_type(condensed, "string")
-    metadata = {**_bounded_fields(), HANDLE: f"$metadata.{HANDLE}"}
-    return {
-        **projection,
-        "content": _if(is_condensed, condensed, projection["content"]),
-        "metadata": _if(is_condensed, metadata, projection["metadata"]),
-    }
+
+def _content(view: View) -> Expression:
+    if view.ends is None:
+        return _of_large_rows(_bounded_value(_CONTENT), _CONTENT, _LARGEST)
+    text = _if(_is_type(_CONTENT, "string"), _ends(view.ends, view.mark), _bounded_value(_CONTENT))
+    return _of_large_rows(text, _CONTENT, min(2 * view.ends, _LARGEST))
 
 
 def _ends(chars: int, mark: str) -> Expression:
@@ -134,10 +159,11 @@ _OTHERS: Final = {
     **{name: _beside(name, _LARGEST_CALL) for name in ("type", *sorted(ABOUT_RESULT))},
     **{name: _beside(name, _LARGEST) for name in sorted(SAID_BESIDE)},
 }
+_FIELDS: Final = {"_id", *_OTHERS, "content", "metadata"} - {FIELD}
+# A row that is no larger than this comes whole, under this name.
+SMALL: Final = "small"
+IF_SMALL: Final = {FIELD: 1, SMALL: _of_large_rows("$$REMOVE", "$$ROOT", 1 << 14)}
 # Rows as `MessageStore` gives them, and with texts of any length.
-BOUNDED: Final = excerpt(LONGEST_CONTENT // 2, LEFT_OUT)
-WHOLE_TEXTS: Final = {
-    **_OTHERS,
-    "content": _of_large_rows(_bounded_value(_CONTENT), _CONTENT, _LARGEST),
-    "metadata": _METADATA,
-}
+BOUNDED: Final = View(LONGEST_CONTENT // 2, LEFT_OUT)
+SHOWN: Final = View(LONGEST_CONTENT // 2, LEFT_OUT, as_shown=True)
+WHOLE_TEXTS: Final = View(None)

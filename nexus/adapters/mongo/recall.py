@@ -163,8 +163,8 @@ class MongoRecall(IndexOperations):
     async def mark(self, owner_key: str, *, limit: int, again: bool = False, skip: int = 0) -> tuple[int, int]:
         """Have messages of the owner indexed that nothing was ever to be done on; with `again`, all of them."""
         owner = of_owner(owner_key)
-        page = await self._rows.find(owner, limit=limit, skip=skip, only=ONLY_ID, index=OF_OWNER, order=OLDEST_FIRST)
-        ids = [id_of(row["_id"]) for row in page]
+        page = await self._messages.read_page(owner, ONLY_ID, OLDEST_FIRST, limit, skip=skip, index=OF_OWNER)
+        ids = [row["_id"] for row in page]
         marked = await self._change(ids, {**owner, "recall": {"$type": "object"}}, due_now(WORDS)) if again else 0
         marked += await self._change(ids, {**owner, **_UNMARKED}, {"$set": to_index({})})
         return marked, len(page)

@@ -15,10 +15,11 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from nexus.adapters.mongo import Driver, MongoStore, open_mongo
+from nexus.adapters.mongo.documents import Documents
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.ports.memory import TurnTouch
-from nexus.core.working_memory import Tail
+from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.memory.search import texts_of
 from tests.nexus.contract.test_turns import turn
 from tests.nexus.support.drivers import DRIVERS
@@ -100,6 +101,56 @@ async def test_a_large_result_beside_text_that_is_not_utf8(
     assert ids(found) == ["m2", "m1"]
     assert found[0]["content"].startswith("\ufffd" * 9)
     assert (found[1]["content"], found[1]["metadata"]) == ("short", {"handle": "result_1"})
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_small_rows_and_large_ones(mongo_uri: str, database_name: str, driver: Driver) -> None:
+    """However large a row is, its fields come alike; those that nobody asks for make it large, and do not come."""
+    about = {"condensed": "short", "handle": "result_1", "raw": "y" * 300, "tool_name": "f", "status": "success"}
+    calls = [{"id": "c1", "name": "f", "arguments": {"a": "é" * 30}}]
+    shapes: list[Row] = [
+        {"content": "🙂" * 400, "metadata": {"tool_calls": calls, "other": [1, None]}},
+        {"content": "x" * 20},
+        {"content": "", "metadata": None, "role": "AI", "type": "ai", "tool_calls": calls},
+        {"content": {"parts": [{"text": "a" * 50}]}, "metadata": []},
+        {"content": None, "metadata": {"condensed": 1, "handle": "result_2"}},
+        {"content": "z" * 900, "role": "TOOL", "metadata": about, "is_error": False, "tool_call_id": "c1"},
+    ]
+    rows = [row(number, **shape) for number, shape in enumerate(shapes)]
+    async with open_mongo(mongo_uri, database_name, driver=driver) as store:
+        await store.insert_messages([{**each, "unknown": "u", "owner_key": "small"} for each in rows])
+        await store.insert_messages([{**each, "unknown": "u" * 20_000, "owner_key": "large"} for each in rows])
+        pages = {}
+        for owner in ("small", "large"):
+            found = [
+                *await store.all_messages(owner, limit=9),
+                *await store.session_messages(owner, "s", limit=9),
+                *await store.tail_messages(owner, "s", WHOLE, limit=9),
+                *await store.stored_messages(owner, "s", limit=9),
+                *await store.stored_messages(owner, "s", limit=9, excerpt_chars=10),
+                *await store.search_messages(owner, "s", "a", limit=9, texts_of=texts_of),
+            ]
+            pages[owner] = [{name: each[name] for name in each if name not in {"_id", "owner_key"}} for each in found]
+    assert len(pages["small"]) > 30
+    assert "unknown" not in pages["small"][0]
+    assert pages["small"] == pages["large"]
+
+
+async def test_a_large_row_that_is_erased_while_it_is_read(
+    mongo_uri: str, mongo_janitor: Janitor, database_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows around it come without it."""
+    read_page = Documents.read_page
+
+    async def erasing(documents: Documents, *args: Any, **options: Any) -> list[Row]:
+        page = await read_page(documents, *args, **options)
+        mongo_janitor[database_name]["messages"].delete_one({"run_id": "r2"})
+        return page
+
+    async with open_mongo(mongo_uri, database_name) as store:
+        await store.insert_messages([row(number, content="x" * 20_000) for number in range(1, 4)])
+        monkeypatch.setattr(Documents, "read_page", erasing)
+        assert ids(await store.all_messages("o", limit=9)) == ["m3", "m1"]
 
 
 async def test_rows_that_are_there_twice(mongo_janitor: Janitor, mongo_uri: str, database_name: str) -> None:
