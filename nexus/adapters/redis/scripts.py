@@ -160,37 +160,41 @@ end
 if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('DEL', KEYS[2]) end
 return #KEYS - 2
 """
-# KEYS: stream. ARGV: group, consumer, most that may wait, most to take. What is above goes to this consumer. `lag`, how
-# many entries a group has not been given, is nil where Redis cannot tell: after an XDEL, until the group has read past
-# it. Then nothing counts as surplus.
-GROUP_SHED: Final = (
+# Whether there is such a group of a stream, and how many entries it has not been given. Its `lag` is nil where Redis
+# cannot tell: after an XDEL, until the group has read past it; then there are none. Redis before 7.4.4 may count for
+# good what was trimmed before a restart (redis/redis#13957), so it is not asked where the group has been given all.
+_BACKLOG = (
     _NAMED
     + """
-for _, each in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-  local group = named(each)
-  if group['name'] == ARGV[1] then
-    local surplus = (tonumber(group['lag'] or 0) or 0) - ARGV[3]
-    if surplus < 1 then return false end
-    return redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', math.min(surplus, ARGV[4]),
-      'STREAMS', KEYS[1], '>')
+local function backlog(stream, name)
+  for _, each in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local group = named(each)
+    if group['name'] == name then
+      local next = redis.call('XRANGE', stream, '(' .. group['last-delivered-id'], '+', 'COUNT', 1)
+      return true, #next > 0 and tonumber(group['lag'] or 0) or 0
+    end
   end
+  return false, 0
 end
-return redis.error_reply('NOGROUP')
 """
 )
-# KEYS: stream. ARGV: group. How many entries it has not been given. Redis before 7.4.4 may count for good what was
-# trimmed before a restart (redis/redis#13957), so that its `lag` is not asked where the group has been given all.
-GROUP_BACKLOG: Final = (
-    _NAMED
+# KEYS: stream. ARGV: group, consumer, most that may wait, most to take. What is above goes to this consumer.
+GROUP_SHED: Final = (
+    _BACKLOG
     + """
-for _, each in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-  local group = named(each)
-  if group['name'] == ARGV[1] then
-    local next = redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+', 'COUNT', 1)
-    return #next > 0 and group['lag'] or 0
-  end
-end
-return 0
+local is_there, waiting = backlog(KEYS[1], ARGV[1])
+if not is_there then return redis.error_reply('NOGROUP') end
+local surplus = waiting - ARGV[3]
+if surplus < 1 then return false end
+return redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', math.min(surplus, ARGV[4]), 'STREAMS', KEYS[1], '>')
+"""
+)
+# KEYS: stream. ARGV: group. How many entries it has not been given.
+GROUP_BACKLOG: Final = (
+    _BACKLOG
+    + """
+local _, waiting = backlog(KEYS[1], ARGV[1])
+return waiting
 """
 )
 # KEYS: stream. ARGV: group, consumer, count, idle_ms, then entries that this consumer knows of. Others that have been
