@@ -39,7 +39,7 @@ _COMMANDS: Final = (
 )
 _OBJECTS: Final = 100_000
 # Errors of a standard output that takes no more: a full disk, or a reader that has gone.
-OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
+_OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
 
 
 class CommandGroup(TyperGroup):
@@ -82,16 +82,21 @@ def main() -> None:
     except NexusError as error:
         _fail(str(error), 1)
     except OSError as error:
-        # Errors of files and servers are reported where they are used; only the standard output is left.
-        if error.errno not in OUTPUT_ERRORS or error.filename is not None:
-            raise
-        # Else Python would write the rest of the output once more on its way out.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-        _fail(f"standard output: cannot be written: {error.strerror}", 1)
+        _fail(end_of_output(error), 1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
+
+
+def end_of_output(error: OSError) -> str:
+    """What to say of a standard output that takes no more. Nothing is written to it any more. Raises other errors."""
+    # Errors of files and servers are reported where they are used; only the standard output is left.
+    if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+        raise error
+    # Else Python would write the rest of the output once more on its way out.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return f"standard output: cannot be written: {error.strerror}"
 
 
 @app.callback()

@@ -122,6 +122,10 @@ ABOUT_RESULT: Final = frozenset(
     }
 )
 BESIDE_CONTENT: Final = SAID_BESIDE | ABOUT_RESULT
+# Where a stored call has its name and its arguments, the first that is there; a function by itself may be a name.
+CALL_NAMES: Final = ("name", "toolName", "tool_name", "function")
+# `partial_json` is what was streamed in place of an empty `input`.
+CALL_ARGUMENTS: Final = ("args", "arguments", "partial_json", "input", "parameters", "tool_kwargs")
 _ENVELOPE: Final = frozenset({"id", "run_id", "owner_key", "role", "content", "timestamp", "metadata"})
 
 

@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 the server or the data said no, 2 wrong usage. An error is
 import contextlib
 import functools
 import inspect
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal
 import typer
 from pymongo.errors import PyMongoError
 
-from nexus.cli import OUTPUT_ERRORS
+from nexus.cli import end_of_output
 from nexus.config import Settings
 from nexus.config.loading import load_settings
 from nexus.core.errors import ConfigError
@@ -229,14 +228,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except typer.Abort:
         return _fail("no answer: nothing was done", Refusal.exit_code)
     except OSError as error:
-        # Errors of files and servers are reported where they are used; only stdout is left.
-        if error.errno not in OUTPUT_ERRORS or error.filename is not None:
-            raise
-        # Nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            _fail(f"standard output: cannot be written: {error.strerror}", Refusal.exit_code)
-        return Refusal.exit_code
+        said = end_of_output(error)
+        # A reader that has gone wants no word.
+        return Refusal.exit_code if isinstance(error, BrokenPipeError) else _fail(said, Refusal.exit_code)
     # typer makes a code of Ctrl-C
     return _fail("interrupted", Refusal.exit_code) if code else 0
 

@@ -9,6 +9,7 @@ from anyio import to_thread
 
 from nexus.adapters.mongo.schema import NOT_INTERNAL, OF_SESSION, newest_first
 from nexus.core.errors import StoreRejectedError
+from nexus.core.models import CALL_ARGUMENTS, CALL_NAMES
 from nexus.core.ports import Row
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.ports.store import STRUCTURED_SEARCHED, TextsOf
@@ -19,8 +20,8 @@ Newest: TypeAlias = Callable[..., Awaitable[list[Row]]]
 _STRUCTURED: Final[Row] = {"$type": ["object", "array"]}
 _CALLS: Final = "metadata.tool_calls"
 # Calls are stored flat or nested, and rows of other writers have other names (contract §11).
-_NAMES: Final = ("name", "function.name", "custom.name")
-_ARGUMENTS: Final = ("arguments", "function.arguments", "args", "input", "custom.input")
+_NAMES: Final = (*CALL_NAMES, "function.name", "custom.name")
+_ARGUMENTS: Final = (*CALL_ARGUMENTS, "function.arguments", "custom.input")
 # Where rows of other writers hold what they say.
 _BESIDE: Final = ("tool_calls", "parts", "data", "additional_kwargs")
 # JSON text that is not what a tool is given.

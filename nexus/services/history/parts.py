@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic_core import from_json
 
-from nexus.core.models import ABOUT_RESULT, ATTACHED, Role, Why, role_of
-from nexus.services.history.tool_calls import ARGUMENTS, read_tool_calls
+from nexus.core.models import ABOUT_RESULT, ATTACHED, CALL_ARGUMENTS, Role, Why, role_of
+from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.text.content import as_text, compact_json, text_of_part
 
 _DEEPEST: Final = 6
@@ -109,7 +109,7 @@ _CALL_NAMES: Final = (
     ("name", ("toolName", "toolType", "tool_type")),
     ("args", ("action", "operation")),
 )
-_OF_CALL: Final = ("type", "id", "call_id", "name", *ARGUMENTS)
+_OF_CALL: Final = ("type", "id", "call_id", "name", *CALL_ARGUMENTS)
 _CALL_ANSWERS: Final = ("output", "result", "error", "errorText")
 
 MediaKind = Literal["image", "audio", "video", "file"]

@@ -16,17 +16,14 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
+from nexus.core.models import CALL_ARGUMENTS, CALL_NAMES
 from nexus.services.text.content import compact_json
 from nexus.services.text.escape import TOOL_RESULT, TOOL_USE, canonical, escape_within_line, fold, with_marks
 
 _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
 _UNNAMED: Final = "unknown"
-# Where a call has its id, its name and its arguments; a function by itself may be a name.
 _IDS: Final = ("call_id", "id", "toolCallId", "tool_call_id")
-_NAMES: Final = ("name", "toolName", "tool_name", "function")
-# `partial_json` is what was streamed in place of an empty `input`.
-ARGUMENTS: Final = ("args", "arguments", "partial_json", "input", "parameters", "tool_kwargs")
 # PHP has one form for an empty object and an empty list.
 _NO_ARGUMENTS: Final = frozenset({"", "{}", "[]", "null"})
 _NO_ARGUMENT: Final = frozenset({"id", "call_id", "index", "type", "name", "status"})
@@ -74,7 +71,7 @@ def read_tool_calls(stored: Any) -> tuple[ToolCall, ...]:
 
 def _read_call(call: Mapping[str, Any]) -> ToolCall:
     described, given = _described(call), given_arguments(call)
-    name = next((described[key] for key in _NAMES if described.get(key) is not None), None)
+    name = next((described[key] for key in CALL_NAMES if described.get(key) is not None), None)
     is_named = isinstance(name, str) and bool(name.strip())
     if not is_named and given is None:
         # What is not understood is shown as it is.
@@ -88,7 +85,7 @@ def _read_call(call: Mapping[str, Any]) -> ToolCall:
 def given_arguments(call: Mapping[str, Any]) -> Any:
     """The arguments of a call as they were given."""
     source = _described(call)
-    given = [source[key] for key in ARGUMENTS if source.get(key) is not None]
+    given = [source[key] for key in CALL_ARGUMENTS if source.get(key) is not None]
     return next((each for each in given if each != ""), "" if given else None)
 
 
