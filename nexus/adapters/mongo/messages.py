@@ -397,7 +397,7 @@ class Rows:
             found = newest_first([*dated, *texts])
             rows = [row for row in found[:end] if before is None or newest_order(row) < newest_order(before)][skip:]
             # The server cannot tell where `before` stands among times of both kinds.
-            if before is None or len(rows) >= limit or len(found) <= end:
+            if before is None or len(rows) >= limit or max(len(dated), len(texts)) < end:
                 return rows[:limit]
             end *= 2
 
@@ -428,14 +428,19 @@ class Rows:
         page = await self._documents.read_page(
             query, {**IF_SMALL, **beside}, order or None, limit, skip=skip, index=index
         )
-        large = await self._large([row["_id"] for row in page if SMALL not in row], view)
+        ids = [row["_id"] for row in page if SMALL not in row]
+        large = await self._large(ids, view)
+        if len(large) < len(ids):
+            # One was erased meanwhile, or its `_id` is decoded as another. A page of fewer rows would be the last.
+            page = await self._documents.read_page(
+                query, {**projection(view), **beside}, order or None, limit, skip=skip, index=index
+            )
+            return [with_text_id(row) for row in page]
         rows: list[Row] = []
         for row in page:
-            row["_id"] = id_text(row["_id"])
-            found = view.cut(row.pop(SMALL)) if SMALL in row else large.get(row["_id"])
-            # One that was erased since it was found is none of them.
-            if found is not None:
-                rows.append({**found, **row})
+            row_id = id_text(row["_id"])
+            found = view.cut(row.pop(SMALL)) if SMALL in row else large[row_id]
+            rows.append({**found, **row, "_id": row_id})
         return rows
 
     async def of_ids(self, owner_key: str, row_ids: Sequence[str], *, view: View = BOUNDED) -> list[Row]:

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import bson
 import pytest
+from bson.code import Code
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
@@ -136,10 +137,23 @@ async def test_small_rows_and_large_ones(mongo_uri: str, database_name: str, dri
     assert pages["small"] == pages["large"]
 
 
+async def test_pages_of_a_run_beside_texts_as_timestamps(
+    mongo_uri: str, mongo_janitor: Janitor, database_name: str
+) -> None:
+    """A run is read to its end also where other rows have such timestamps."""
+    of_run = [row(number, run_id="r") for number in range(50)]
+    mongo_janitor[database_name]["messages"].insert_many([*of_run, row(99, timestamp="2024-01-01", owner_key="other")])
+    async with open_mongo(mongo_uri, database_name) as store:
+        read: list[Row] = []
+        while page := await store.run_messages("o", "r", limit=20, before=read[-1] if read else None):
+            read += page
+    assert ids(read) == [f"m{number}" for number in reversed(range(50))]
+
+
 async def test_a_large_row_that_is_erased_while_it_is_read(
     mongo_uri: str, mongo_janitor: Janitor, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows around it come without it."""
+    """The page comes without it, and with as many rows as were asked for."""
     read_page = Documents.read_page
 
     async def erasing(documents: Documents, *args: Any, **options: Any) -> list[Row]:
@@ -150,7 +164,17 @@ async def test_a_large_row_that_is_erased_while_it_is_read(
     async with open_mongo(mongo_uri, database_name) as store:
         await store.insert_messages([row(number, content="x" * 20_000) for number in range(1, 4)])
         monkeypatch.setattr(Documents, "read_page", erasing)
-        assert ids(await store.all_messages("o", limit=9)) == ["m3", "m1"]
+        assert ids(await store.all_messages("o", limit=2)) == ["m3", "m1"]
+
+
+async def test_a_large_row_whose_id_is_decoded_as_another(
+    mongo_uri: str, mongo_janitor: Janitor, database_name: str
+) -> None:
+    """It comes with its page all the same."""
+    messages = mongo_janitor[database_name]["messages"]
+    messages.insert_many([{"_id": Code(f"x{number}"), **row(number, content="x" * 20_000)} for number in range(1, 4)])
+    async with open_mongo(mongo_uri, database_name) as store:
+        assert ids(await store.all_messages("o", limit=2)) == ["m3", "m2"]
 
 
 async def test_rows_that_are_there_twice(mongo_janitor: Janitor, mongo_uri: str, database_name: str) -> None:
