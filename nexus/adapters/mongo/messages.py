@@ -475,7 +475,7 @@ class Rows:
         whole = projection(replace(view, ends=None))
         # One by one, so that no more than one long content is held at a time.
         found = self._documents.collection.find(query, whole).batch_size(1)
-        return self._documents.readable([{**view.cut(row), FIELD: row.get(FIELD)} async for row in found])
+        return [view.cut(each) async for row in found for each in self._documents.readable([row])]
 
     async def _has_text_times(self) -> bool:
         now = monotonic()
