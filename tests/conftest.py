@@ -75,7 +75,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need no server run once, on whichever servers."""
+    """Tests that need no server run once, on whichever servers; those that take minutes begin first."""
+    items.sort(key=lambda item: item.path.name != "test_console.py")
     for item in items:
         if _UNIT in item.path.parents:
             item.add_marker(pytest.mark.once)

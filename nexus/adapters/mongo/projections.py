@@ -1,7 +1,7 @@
 """What reads of recorded messages ask the server for: rows of bounded size, whatever is stored (contract §2).
 
 Long texts, and values that take long to decode, never leave the server. Most rows are small: they come as they are
-(`IF_SMALL`) and are cut here. Only large ones are asked for by expressions, since those are 20 KB, which a server reads
+(`if_small`) and are cut here. Only large ones are asked for by expressions, since those are 20 KB, which a server reads
 anew each time (decision 30).
 """
 
@@ -45,11 +45,13 @@ class View:
         mark: comes between the two ends, with the number of code points that are left out in the place of `{}`.
         as_shown: a condensed result has the text that contexts show of it for its content, and of its metadata what is
             needed besides, without what was sent.
+        small: rows of up to so many bytes come whole, and are cut here.
     """
 
     ends: int | None
     mark: str = ""
     as_shown: bool = False
+    small: int = 1 << 14
 
     def cut(self, row: Row) -> Row:
         """A row that came whole, as `projection` would have it, or one of which the server could not cut the text."""
@@ -62,6 +64,16 @@ class View:
             mark = self.mark.format(len(content) - 2 * self.ends)
             seen["content"] = content[: self.ends] + mark + content[len(content) - self.ends :]
         return seen
+
+
+def excerpts(chars: int) -> View:
+    """The first and the last code points of contents, of thousands of rows at once."""
+    return View(chars, small=1 << 12)
+
+
+def if_small(view: View) -> dict[str, Expression]:
+    """Small rows whole, under the name `SMALL`; of others nothing but the `_id`."""
+    return {FIELD: 1, SMALL: _of_large_rows("$$REMOVE", "$$ROOT", view.small)}
 
 
 @cache
@@ -160,9 +172,8 @@ _OTHERS: Final = {
     **{name: _beside(name, _LARGEST) for name in sorted(SAID_BESIDE)},
 }
 _FIELDS: Final = {"_id", *_OTHERS, "content", "metadata"} - {FIELD}
-# A row that is no larger than this comes whole, under this name.
+# A small row comes under this name.
 SMALL: Final = "small"
-IF_SMALL: Final = {FIELD: 1, SMALL: _of_large_rows("$$REMOVE", "$$ROOT", 1 << 14)}
 # Rows as `MessageStore` gives them, and with texts of any length.
 BOUNDED: Final = View(LONGEST_CONTENT // 2, LEFT_OUT)
 SHOWN: Final = View(LONGEST_CONTENT // 2, LEFT_OUT, as_shown=True)

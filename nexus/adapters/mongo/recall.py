@@ -29,7 +29,7 @@ from pymongo import ASCENDING, DESCENDING, UpdateMany
 from nexus.adapters.mongo.batches import chunks
 from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
 from nexus.adapters.mongo.documents import ONLY_ID, Documents
-from nexus.adapters.mongo.messages import Rows
+from nexus.adapters.mongo.pages import Rows
 from nexus.adapters.mongo.schema import (
     IS_PLACED,
     NEWEST_FIRST,

@@ -19,9 +19,10 @@ Newest: TypeAlias = Callable[..., Awaitable[list[Row]]]
 
 _STRUCTURED: Final[Row] = {"$type": ["object", "array"]}
 _CALLS: Final = "metadata.tool_calls"
-# Calls are stored flat or nested, and rows of other writers have other names (contract §11).
-_NAMES: Final = (*CALL_NAMES, "function.name", "custom.name")
-_ARGUMENTS: Final = (*CALL_ARGUMENTS, "function.arguments", "custom.input")
+# A call is flat, or in one of these; rows of other writers have other names than ours (contract §11).
+_PLACES: Final = ("", "function.", "custom.")
+_NAMES: Final = [place + name for place in _PLACES for name in CALL_NAMES]
+_ARGUMENTS: Final = [place + name for place in _PLACES for name in CALL_ARGUMENTS]
 # Where rows of other writers hold what they say.
 _BESIDE: Final = ("tool_calls", "parts", "data", "additional_kwargs")
 # JSON text that is not what a tool is given.
@@ -46,8 +47,8 @@ class Search:
         """The finds, newest first."""
         check_phrase(self.text)
         pattern = containing(self.text)
-        in_calls = [self._in_a_call(field, pattern) for field in (*_NAMES, *_ARGUMENTS)]
-        query = {**self._searched(), "$or": [{"content": pattern}, *in_calls]}
+        in_a_call = self._in_a_call([{field: pattern} for field in (*_NAMES, *_ARGUMENTS)])
+        query = {**self._searched(), "$or": [{"content": pattern}, in_a_call]}
         finds = await newest(query, limit=limit, index=OF_SESSION)
         finds += await self._structured(newest, limit)
         # A list of texts may have been found both ways.
@@ -55,9 +56,9 @@ class Search:
 
     async def _structured(self, newest: Newest, limit: int) -> list[Row]:
         """Finds in objects, lists and escaped JSON, for which the server has no pattern."""
-        in_calls = [self._in_a_call(field, each) for field in _ARGUMENTS for each in (_STRUCTURED, _ESCAPED)]
+        in_a_call = self._in_a_call([{field: each} for field in _ARGUMENTS for each in (_STRUCTURED, _ESCAPED)])
         beside = [{name: _STRUCTURED} for name in ("content", *_BESIDE)]
-        query = {**self._searched(), "$or": [*beside, *in_calls]}
+        query = {**self._searched(), "$or": [*beside, in_a_call]}
         phrase = re.compile(re.escape(self.text), re.IGNORECASE)
         finds: list[Row] = []
         for skip in range(0, STRUCTURED_SEARCHED, _STRUCTURED_PAGE):
@@ -79,10 +80,10 @@ class Search:
             condition["run_id"] = {"$ne": self.without_run}
         return condition
 
-    def _in_a_call(self, field: str, condition: Row) -> Row:
-        """The condition for a row with a call, of a tool that is not left out, whose field is like this."""
+    def _in_a_call(self, fields: list[Row]) -> Row:
+        """The condition for a row with a call, of a tool that is not left out, one of whose fields is like this."""
         others: Row = {name: {"$nin": [*self.without_tools]} for name in _NAMES} if self.without_tools else {}
-        return {_CALLS: {"$elemMatch": {**others, field: {**others.get(field, {}), **condition}}}}
+        return {_CALLS: {"$elemMatch": {**others, "$or": fields}}}
 
 
 def check_phrase(text: str) -> None:

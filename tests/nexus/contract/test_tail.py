@@ -314,19 +314,23 @@ async def test_calls_are_searched(place: Place, written: Any, *, nested: bool) -
         assert await store.search_messages("o", "s", "z.bra", limit=9, texts_of=texts_of) == []
 
 
+@pytest.mark.parametrize("inside", ["", "function", "custom"])
 @pytest.mark.parametrize("name", ["name", "toolName", "tool_name"])
-@pytest.mark.parametrize("arguments", ["args", "arguments", "partial_json", "input", "parameters", "tool_kwargs"])
-async def test_calls_of_other_frameworks_are_searched(place: Place, name: str, arguments: str) -> None:
+async def test_calls_of_other_frameworks_are_searched(place: Place, inside: str, name: str) -> None:
     """Whatever they call their name and their arguments, which may be a text; not those of a tool that is left out."""
-    given: list[Any] = [{"path": "/srv/zebra"}, '{"path": "/srv/zebra"}']
-    calls = [{"id": "c", name: "Look_up", arguments: each} for each in given]
-    place.plant("messages", [row(number, metadata={"tool_calls": [call]}) for number, call in enumerate(calls)])
+    calls = [
+        {name: "Look_up", arguments: given}
+        for arguments in ("args", "arguments", "partial_json", "input", "parameters", "tool_kwargs")
+        for given in ({"path": "/srv/zebra"}, '{"path": "/srv/zebra"}')
+    ]
+    stored = [[{"id": "c", **({inside: call} if inside else call)}] for call in calls]
+    place.plant("messages", [row(number, metadata={"tool_calls": each}) for number, each in enumerate(stored)])
     async with place.open() as store:
         for query in ("look_up", "/SRV/z"):
-            found = await store.search_messages("o", "s", query, limit=9, texts_of=texts_of)
-            assert ids(found) == ["m1", "m0"], query
+            found = await store.search_messages("o", "s", query, limit=20, texts_of=texts_of)
+            assert len(found) == len(calls), query
             without = {"Look_up"}
-            assert not await store.search_messages("o", "s", query, limit=9, texts_of=texts_of, without_tools=without)
+            assert not await store.search_messages("o", "s", query, limit=20, texts_of=texts_of, without_tools=without)
 
 
 @given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(), st.binary(), st.uuids(), st.booleans(), st.none()))

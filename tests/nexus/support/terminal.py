@@ -60,7 +60,9 @@ def on_terminal(words: Sequence[str], environment: Mapping[str, str]) -> Iterato
         env=environment,
     )
     os.close(theirs)
-    with contextlib.closing(fdpexpect.fdspawn(ours, encoding="utf-8", timeout=PATIENCE_S)) as child:
+    # The echo of a Ctrl-C comes between the bytes of a character.
+    spawned = fdpexpect.fdspawn(ours, encoding="utf-8", codec_errors="replace", timeout=PATIENCE_S)
+    with contextlib.closing(spawned) as child:
         try:
             yield Conversation(child, process)
         finally:
