@@ -143,6 +143,8 @@ class Nexus:
         self.constraints.most_tokens = constraint_tokens(settings)
         if services := self.working_memory:
             services.memory.limits = memory_limits(settings)
+            for definition in definitions(services.memory.limits):
+                self.registry.renew(definition)
             services.compactor.settings = compaction_settings(settings)
             if services.refiner:
                 services.refiner.settings = refining_settings(settings)

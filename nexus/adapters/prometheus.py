@@ -28,7 +28,7 @@ from nexus.core.metrics import (
     Reading,
     Stage,
 )
-from nexus.core.models import Topics, Why
+from nexus.core.models import ALL_TOPICS, Why
 
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +37,6 @@ _STALLS: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 _OTHER: Final = "other"
 _SUCCESS: Final = "success"
-_TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
 # Counters of events: the name, the text, and the results by event.
 _RESULTS: Final[Mapping[str, tuple[str, Mapping[Event, str]]]] = {
     "nexus_rows": (
@@ -228,7 +227,7 @@ class PrometheusMetrics:
 
     def backlog_from(self, topic: str, read: Callable[[], float]) -> None:
         """Have `read` called at each scrape for the backlog of `topic`."""
-        self._readings.backlogs[topic if topic in _TOPICS else _OTHER] = read
+        self._readings.backlogs[topic if topic in ALL_TOPICS else _OTHER] = read
 
     def exposition(self, checks: Mapping[str, bool]) -> bytes:
         """Everything, in Prometheus's text format 0.0.4; `checks` of readiness are well or not."""

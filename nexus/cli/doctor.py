@@ -1,6 +1,6 @@
 """`nexus doctor`: checks all that Nexus needs, and says what to do about each fault. It makes and records nothing."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Final
 
@@ -12,7 +12,7 @@ from rich.markup import escape
 from nexus.cli.options import Config, command_settings
 from nexus.cli.servers import SEE_MONGODB, ask_service, bus_advice
 from nexus.cli.terminal import counted, printable
-from nexus.config import STORED_SECTIONS, LlmSettings, RecallSettings, Settings
+from nexus.config import NOT_STORED, STORED_SECTIONS, LlmSettings, RecallSettings, Settings
 from nexus.config.loading import exposed_secrets, with_stored
 from nexus.connections import Transport, open_bus, open_embedder, open_model, open_store, try_claim
 from nexus.core.errors import (
@@ -38,7 +38,7 @@ _OK_SCHEMA: Final = {
     "required": ["ok"],
     "additionalProperties": False,
 }
-_ONLY: Final = f"only {', '.join(STORED_SECTIONS)} are taken from there"
+_ONLY: Final = f"only {', '.join(STORED_SECTIONS)} are taken from there, of memory not {', '.join(NOT_STORED)}"
 # The fields of a stored document of settings that count.
 _TAKEN: Final = frozenset({*STORED_SECTIONS, "environment"})
 _NO_JSON: Final = "answers, but not with the JSON that it was asked for"
@@ -197,6 +197,8 @@ async def _check_settings(store: Store, settings: Settings) -> str:
     with_stored(settings, document)
     found = f"the stored ones of environment {settings.environment!r} are valid"
     passed_over = [name for name in document if name in Settings.model_fields and name not in _TAKEN]
+    memory = document.get("memory")
+    passed_over += [f"memory.{name}" for name in NOT_STORED if isinstance(memory, Mapping) and name in memory]
     return f"{found}; {', '.join(passed_over)} in there: passed over, {_ONLY}" if passed_over else found
 
 

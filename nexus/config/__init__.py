@@ -30,6 +30,8 @@ from nexus.core.turns import Level
 
 # Sections that the `configurations` document of an environment may hold (contract §9).
 STORED_SECTIONS: Final = ("memory", "layouts", "user_defaults")
+# Of `memory`, what a service is built with before it reads that document.
+NOT_STORED: Final = ("tokenizer", "working_memory")
 # The type of pydantic's errors whose text is a rule of ours, and is said as it is.
 RULE: Final = "rule"
 # Bytes of a result that may be condensed.

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from nexus.config import STORED_SECTIONS, Sections, Settings
+from nexus.config import NOT_STORED, STORED_SECTIONS, Sections, Settings
 from nexus.config.faults import allowed_keys, find_faults
 from nexus.core.errors import ConfigError
 
@@ -87,16 +87,24 @@ def path_of(path: Path | None, variables: Mapping[str, str]) -> Path | None:
 def with_stored(settings: Settings, document: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
     """The settings, overridden by the `configurations` document of the environment (contract §9).
 
-    Only the sections in `STORED_SECTIONS` are taken from it; environment variables override it.
+    Only what `stored_in` gives is taken from it; environment variables override it.
     """
-    stored = {name: document[name] for name in STORED_SECTIONS if document.get(name) is not None}
     source = f"configurations document of environment {settings.environment!r}"
+    stored = stored_in(document)
     _raise_if_any(find_faults(stored, lambda _: source))
     in_environment = read_environment(os.environ if environ is None else environ)
     overrides = {name: keys for name, keys in in_environment.items() if name in STORED_SECTIONS}
     result = Settings.model_validate(_merged(_merged(settings.model_dump(), stored), overrides))
     _raise_if_any([f"{source}: {line}" for line in result.conflicts()])
     return result
+
+
+def stored_in(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What counts of a stored document: its `STORED_SECTIONS` without what is `NOT_STORED`."""
+    found = {name: document[name] for name in STORED_SECTIONS if document.get(name) is not None}
+    if isinstance(memory := found.get("memory"), Mapping):
+        found["memory"] = {name: value for name, value in memory.items() if name not in NOT_STORED}
+    return found
 
 
 def _raise_if_any(faults: list[str]) -> None:

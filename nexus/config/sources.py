@@ -11,13 +11,13 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, SecretStr
 
-from nexus.config import STORED_SECTIONS, Settings
-from nexus.config.loading import path_of, read_environment, variable_of, with_stored
+from nexus.config import Settings
+from nexus.config.loading import path_of, read_environment, stored_in, variable_of, with_stored
 
 Source = Literal["default", "file", "stored", "environment"]
 
 _MASK: Final = "***"
-_ADDRESSES: Final = ("bus.url", "database.uri", "llm.base_url", "recall.base_url")
+_ADDRESSES: Final = ("bus.url", "database.uri", "llm.base_url", "recall.base_url", "tracing.otlp_endpoint")
 _HOST: Final = r"(?:[\w.-]+|\[[\w:.%]+\])(?::\d+)?"
 _OPTION: Final = r"\w+=[^&@\s]*"
 # An address that looks otherwise may have its password anywhere.
@@ -70,7 +70,7 @@ def origins(
     """
     variables = os.environ if environ is None else environ
     in_environment = read_environment(variables)
-    stored = {name: document[name] for name in STORED_SECTIONS if name in document}
+    stored = stored_in(document)
     effective = {key: value for key, value, _ in _values(with_stored(settings, document, variables))}
     found = []
     for key, loaded, is_given in _values(settings):

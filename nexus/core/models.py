@@ -73,6 +73,7 @@ class Topics:
     MEMORY_SEARCH_RESULT: Final = "memory.search.result"
 
 
+ALL_TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
 # The topics of requests, and of their answers; one requester's own is `<topic>.<reply_to>`.
 ANSWER_TOPICS: Final[Mapping[str, str]] = {
     Topics.CONTEXT_BUILD_REQUEST: Topics.CONTEXT_BUILD_RESPONSE,
@@ -126,6 +127,8 @@ BESIDE_CONTENT: Final = SAID_BESIDE | ABOUT_RESULT
 CALL_NAMES: Final = ("name", "toolName", "tool_name", "function")
 # `partial_json` is what was streamed in place of an empty `input`.
 CALL_ARGUMENTS: Final = ("args", "arguments", "partial_json", "input", "parameters", "tool_kwargs")
+# Where a result says which call it answers, and where some calls have their own id.
+CALL_IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId")
 _ENVELOPE: Final = frozenset({"id", "run_id", "owner_key", "role", "content", "timestamp", "metadata"})
 
 
@@ -293,6 +296,12 @@ def trusted_time(message: Message) -> datetime:
     """The message's time; now, where its sender's clock is more than 300 s ahead, so that it cannot win until then."""
     now = utc_now()
     return now if message.timestamp > now + _MOST_AHEAD else message.timestamp
+
+
+def metadata_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metadata of a row; other writers may store anything there, which counts as none."""
+    metadata = row.get("metadata")
+    return metadata if isinstance(metadata, Mapping) else {}
 
 
 def is_internal(metadata: Any) -> bool:

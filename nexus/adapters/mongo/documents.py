@@ -50,18 +50,21 @@ class Documents:
         *,
         skip: int = 0,
         index: Order | None = None,
+        one_reply: bool = False,
     ) -> list[Row]:
         """Up to `limit` documents after the first `skip` in this order, in one batch: so the server keeps no cursor.
 
-        The index with the fields `index` is used, where it was made.
+        The index with the fields `index` is used, where it was made. With `one_reply` they are no more than one reply
+        holds, which is no larger than a large document.
         """
-        page = {"sort": order, "limit": limit, "skip": skip, "hint": index, "batch_size": limit + 1}
+        most = -limit if one_reply else limit
+        page = {"sort": order, "limit": most, "skip": skip, "hint": index, "batch_size": limit + 1}
         try:
             return self.readable(await self.collection.find(query, projection, **page).to_list(limit))
         except OperationFailure as error:
             if not index or error.code != NO_SUCH_INDEX:
                 raise
-            return await self.read_page(query, projection, order, limit, skip=skip)
+            return await self.read_page(query, projection, order, limit, skip=skip, one_reply=one_reply)
 
     async def read_all(
         self,

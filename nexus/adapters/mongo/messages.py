@@ -22,7 +22,7 @@ from nexus.adapters.mongo.client import (
 )
 from nexus.adapters.mongo.documents import Documents, equal
 from nexus.adapters.mongo.pages import LAST_STORED_FIRST, Rows, Tails
-from nexus.adapters.mongo.projections import BOUNDED, HEADER, SHOWN, WHOLE_TEXTS, View, excerpts
+from nexus.adapters.mongo.projections import BOUNDED, HEADER, SHOWN, WHOLE_TEXTS, View
 from nexus.adapters.mongo.schema import (
     HUMAN,
     NOT_INTERNAL,
@@ -126,7 +126,7 @@ class MongoMessages(Operations):
         self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int | None = None
     ) -> list[Row]:
         """Up to `limit` rows of these runs, newest first, without those of tools, system and commands."""
-        query = {**of_owner(owner_key), "run_id": {"$in": list(run_ids)}, "role": {"$nin": NOT_SHOWN}}
+        query = {**of_owner(owner_key), "run_id": {"$in": list(run_ids)}, "role": {"$nin": NOT_SHOWN}, **NOT_INTERNAL}
         return await self._rows.newest(query, limit=limit, view=_excerpts(excerpt_chars))
 
     @driver_call
@@ -318,7 +318,7 @@ class MongoMessages(Operations):
 
 
 def _excerpts(chars: int | None) -> View:
-    return BOUNDED if chars is None else excerpts(chars)
+    return BOUNDED if chars is None else View(chars)
 
 
 def _session_order(session_id: str | None, last: datetime) -> tuple[float, str]:

@@ -54,6 +54,9 @@ _FIRST_OF_SECOND: Final = "0" * 16
 # So many rows the server may leave out by itself.
 _FEW: Final = 16
 _STORED_AT_ONCE: Final = 1_000
+# Bytes of a row that comes whole, and of all that may come so.
+_LARGEST_SMALL: Final = 1 << 14
+_LARGEST_PAGE: Final = 1 << 24
 
 
 class Rows:
@@ -113,9 +116,8 @@ class Rows:
 
         `beside` is a projection of further fields. The index with the fields `index` is used, where it was made.
         """
-        page = await self._documents.read_page(
-            query, {**if_small(view), **beside}, order or None, limit, skip=skip, index=index
-        )
+        small = if_small(min(_LARGEST_SMALL, _LARGEST_PAGE // max(limit, 1)))
+        page = await self._documents.read_page(query, {**small, **beside}, order or None, limit, skip=skip, index=index)
         ids = [row["_id"] for row in page if SMALL not in row]
         large = await self._large(ids, view)
         if len(large) < len(ids):

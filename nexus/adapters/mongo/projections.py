@@ -45,13 +45,11 @@ class View:
         mark: comes between the two ends, with the number of code points that are left out in the place of `{}`.
         as_shown: a condensed result has the text that contexts show of it for its content, and of its metadata what is
             needed besides, without what was sent.
-        small: rows of up to so many bytes come whole, and are cut here.
     """
 
     ends: int | None
     mark: str = ""
     as_shown: bool = False
-    small: int = 1 << 14
 
     def cut(self, row: Row) -> Row:
         """A row that came whole, as `projection` would have it, or one of which the server could not cut the text."""
@@ -66,14 +64,9 @@ class View:
         return seen
 
 
-def excerpts(chars: int) -> View:
-    """The first and the last code points of contents, of thousands of rows at once."""
-    return View(chars, small=1 << 12)
-
-
-def if_small(view: View) -> dict[str, Expression]:
-    """Small rows whole, under the name `SMALL`; of others nothing but the `_id`."""
-    return {FIELD: 1, SMALL: _of_large_rows("$$REMOVE", "$$ROOT", view.small)}
+def if_small(most: int) -> dict[str, Expression]:
+    """Rows of up to so many bytes whole, under the name `SMALL`; of others nothing but the `_id`."""
+    return {FIELD: 1, SMALL: _of_large_rows("$$REMOVE", "$$ROOT", most)}
 
 
 @cache

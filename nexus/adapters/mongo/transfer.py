@@ -20,10 +20,9 @@ from bson.dbref import DBRef
 from bson.errors import BSONError
 from bson.int64 import Int64
 from bson.json_util import JSONMode, JSONOptions
-from pymongo.errors import OperationFailure
 
-from nexus.adapters.mongo.client import NO_SUCH_INDEX, Calls, Operations, driver_call, insert_call
-from nexus.adapters.mongo.documents import BY_ID, Documents, Order
+from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
+from nexus.adapters.mongo.documents import BY_ID, Documents
 from nexus.adapters.mongo.schema import EXACT_CODEC, STORED_IN_SESSION, id_text, of_owner, rows_of_session, to_index
 from nexus.core.ports import Row
 
@@ -166,15 +165,6 @@ class MongoTransfer(Operations):
 
     @driver_call
     async def _page(self, query: Mapping[str, Any], skip: int) -> list[Row]:
-        try:
-            return await self._read(query, skip, STORED_IN_SESSION)
-        except OperationFailure as error:
-            if error.code != NO_SUCH_INDEX:
-                raise
-            # The indexes are not made yet.
-            return await self._read(query, skip, None)
-
-    async def _read(self, query: Mapping[str, Any], skip: int, index: Order | None) -> list[Row]:
-        # A negative limit: one batch, which is no larger than a large document however large the rows are.
-        cursor = self._messages.collection.find(query, _WITHOUT_RECALL, hint=index).sort(BY_ID).skip(skip).limit(-_PAGE)
-        return self._messages.readable(await cursor.batch_size(_PAGE).to_list(_PAGE))
+        return await self._messages.read_page(
+            query, _WITHOUT_RECALL, BY_ID, _PAGE, skip=skip, index=STORED_IN_SESSION, one_reply=True
+        )

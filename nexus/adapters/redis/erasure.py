@@ -19,7 +19,7 @@ from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis.stream_subscription import order_of
 from nexus.core.erasure import BusKind, owner_mark
 from nexus.core.errors import BusRefusedError
-from nexus.core.models import ANSWER_TOPICS, Topics
+from nexus.core.models import ALL_TOPICS, ANSWER_TOPICS
 from nexus.core.wire import owner_of
 
 _KEYS_AT_ONCE: Final = 200
@@ -27,7 +27,6 @@ _KEYS_AT_ONCE: Final = 200
 _ENTRIES_AT_ONCE: Final = 20
 _MARKED: Final = re.compile(rb"[:-]([0-9a-f]{32})\Z")
 _SPECIAL: Final = re.compile(r"([*?\[\]\\^])")
-_TOPICS: Final = sorted(value for name, value in vars(Topics).items() if name.isupper())
 _READ_WHOLE: Final[Mapping[bytes, Sequence[Any]]] = {
     b"zset": ("zrange", 0, -1),
     b"list": ("lrange", 0, -1),
@@ -106,7 +105,7 @@ class RedisErasure:
 
     async def _topics(self) -> AsyncGenerator[bytes]:
         """The keys of all topics, and of the answers to single requesters."""
-        for topic in _TOPICS:
+        for topic in sorted(ALL_TOPICS):
             yield f"{self._prefix}{topic}".encode()
         for topic in ANSWER_TOPICS.values():
             async with aclosing(self._keys(f"{topic}.*")) as pages:

@@ -91,10 +91,6 @@ class RedisOutbox:
         """Put a row in a step of its own. False when the outbox is full."""
         return bool(await repeated(self._put, *self.put_arguments(row), for_s=self._repeated_s))
 
-    async def is_waiting(self) -> bool:
-        """Whether there are rows."""
-        return bool(await repeated(self._client.exists, self.order_key, for_s=self._repeated_s))
-
     async def of_owner(self, owner_key: str) -> list[OutboxRow]:
         """The rows of one owner, in no order."""
 
@@ -178,7 +174,7 @@ class RedisLedger:
         async def ask() -> Claim:
             match await self._claim(keys, arguments):
                 case [b"acquired", now_ms, attempts, asked_ms, waiting]:
-                    outbox_waiting = bool(waiting) if self._one_server else await self.outbox.is_waiting()
+                    outbox_waiting = bool(waiting if self._one_server else await self.outbox.count())
                     return Acquired(
                         key, fingerprint, token, now_ms, attempts, int(asked_ms), outbox_waiting=outbox_waiting
                     )
@@ -279,11 +275,10 @@ def _sealed(value: bytes) -> bytes:
 
 def _kept_value(found: Any) -> bytes | None:
     """The value in a reply; ValueError, after which it is asked for again, where it is not as it was kept."""
-    # Release 0.1 kept values bare, some as a reference to an answer, "@" and its key; they last an hour at most.
-    if found is None or found.startswith(b"@"):
+    if found is None:
         return None
-    value = bytes(found) if found.startswith((b"[", b"{")) else bytes(found[_SEAL_BYTES:])
-    if found not in {value, _sealed(value)}:
+    value = bytes(found[_SEAL_BYTES:])
+    if found != _sealed(value):
         raise ValueError("a spoilt reply: not what was kept")
     return value
 

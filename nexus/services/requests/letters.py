@@ -14,14 +14,13 @@ from typing import Final
 
 from nexus.core.concurrency import computed
 from nexus.core.errors import UnreadablePayloadError
-from nexus.core.models import ANSWER_TOPICS, Topics
+from nexus.core.models import ALL_TOPICS, ANSWER_TOPICS
 from nexus.core.ports import Bus, DeadLetter, DeadLetters, Delivery
 from nexus.services.requests.envelope import RequestSettings, read_incoming
 
 LETTER_ID: Final = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 # Letters come with their bodies, so few are held at a time.
 _PAGE: Final = 10
-_TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
 
 
 class Outcome(Enum):
@@ -84,7 +83,7 @@ class LetterSender:
     def _obstacle(self, letter: DeadLetter) -> Outcome | None:
         if letter.body is None:
             return Outcome.WITHOUT_BODY
-        if letter.topic not in _TOPICS:
+        if letter.topic not in ALL_TOPICS:
             return Outcome.OTHER_TOPIC
         return Outcome.TOO_LARGE if len(letter.body) > self._settings.max_payload_bytes else None
 

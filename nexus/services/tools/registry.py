@@ -55,6 +55,11 @@ class ToolRegistry:
         if self._local.setdefault(read.name, (read.checked, function)) != (read.checked, function):
             raise ValueError(f"function.name: a tool {read.name!r} is already registered")
 
+    def renew(self, definition: Mapping[str, Any]) -> None:
+        """Replace the definition of a tool of this process that has no function."""
+        read = read_definition(definition)
+        self._local[read.name] = read.checked, None
+
     def set_remote(self, definitions: Iterable[Mapping[str, Any]]) -> list[str]:
         """Replace all remote tools. Returns the faults of definitions that were skipped."""
         remote, faults = {}, []

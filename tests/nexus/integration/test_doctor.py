@@ -176,6 +176,7 @@ async def test_a_model_that_answers(mongo_uri: str, prepared_database: str, beha
             {"llm": {"model": "m"}, "memory": {}, "other": 1},
             "are valid; llm in there: passed over, only memory, layouts",
         ),
+        ({"memory": {"tokenizer": "qwen3"}}, "are valid; memory.tokenizer in there: passed over, only memory, layouts"),
     ],
 )
 async def test_stored_settings(mongo_uri: str, prepared_database: str, stored: dict[str, Any], finding: str) -> None:

@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 
 from nexus.adapters.mongo import Driver, open_mongo
 from nexus.adapters.mongo.memory import newest_versions
-from nexus.adapters.mongo.projections import BOUNDED, HEADER, excerpts, if_small
+from nexus.adapters.mongo.projections import HEADER, if_small
 from nexus.adapters.mongo.schema import NEWEST_FIRST, NOT_SHOWN
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
@@ -243,8 +243,8 @@ def test_messages_come_out_of_their_indexes(explained: Janitor, prepared_databas
     of_runs = {**shown, "run_id": {"$in": ["r0", "r1"]}}
     of_run = {**OF_OWNER, "run_id": {"$eq": "r3"}, "role": "HUMAN"}
     _assert_plans(
-        (messages.find(shown, if_small(BOUNDED)).sort(NEWEST_FIRST).limit(5), "newest_of_owner", 5),
-        (messages.find(of_runs, if_small(excerpts(500))).sort(NEWEST_FIRST).limit(5_000), "newest_of_run", 4),
+        (messages.find(shown, if_small(1 << 14)).sort(NEWEST_FIRST).limit(5), "newest_of_owner", 5),
+        (messages.find(of_runs, if_small(1 << 14)).sort(NEWEST_FIRST).limit(5_000), "newest_of_run", 4),
         (messages.find({**OF_OWNER, "id": {"$eq": "m7"}}, HEADER).limit(5), "one_per_id", 1),
         (messages.find(of_run, HEADER).limit(5), "newest_of_run", 0),
     )

@@ -139,6 +139,7 @@ class FakeStore:
         """Up to `limit` rows of these runs as `newest_messages` gives them."""
         self._ask("messages_of_runs")
         rows = [row for row in self._of(owner_key) if row.get("run_id") in run_ids and _is_shown(row)]
+        rows = [row for row in rows if not _is_internal(row)]
         return [_excerpt(row, excerpt_chars) for row in rows[:limit]]
 
     async def results_of_runs(

@@ -673,6 +673,13 @@ class TestStored:
         document = {"_id": 1, "environment": "x", "bus": {"url": "redis://evil"}, "memory": None}
         assert with_stored(settings, document, {}) == settings
 
+    def test_what_a_service_is_built_with_is_not_taken(self) -> None:
+        """The file has it, also where what is stored would be wrong; the rest of the section counts."""
+        settings = load_settings(None, {})
+        stored = {"tokenizer": 7, "working_memory": False, "truncate_chars": 400}
+        changed = with_stored(settings, {"memory": stored}, {}).memory
+        assert changed == settings.memory.model_copy(update={"truncate_chars": 400})
+
     @pytest.mark.parametrize("memory", [{"truncate_chars": 1}, {"sizes": 5}, "text", [1]])
     def test_what_is_wrong_names_the_document(self, memory: Any) -> None:
         """Also where a variable overrides the key."""

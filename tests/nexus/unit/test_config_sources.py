@@ -63,6 +63,14 @@ def test_what_is_outranked(found: dict[str, Origin]) -> None:
     assert outranked == {"memory.truncate_chars": (300,), "layouts.agent.max_tokens": (None,)}
 
 
+def test_what_is_shown_of_addresses() -> None:
+    """Where they lead, but for passwords."""
+    given = {"NEXUS_TRACING__OTLP_ENDPOINT": "http://user:canary@collector:4318", "NEXUS_BUS__URL": "redis://r:1/0"}
+    shown = {each.key: each.shown for each in origins(load_settings(None, given), {}, None, given)}
+    assert (shown["bus.url"], "canary" in shown["tracing.otlp_endpoint"]) == ("redis://r:1/0", False)
+    assert "collector:4318" in shown["tracing.otlp_endpoint"]
+
+
 def test_nothing_given() -> None:
     """Everything has its default."""
     found = origins(load_settings(None, {}), {}, None, {})

@@ -162,13 +162,13 @@ class Trial:
     """A service in memory to which everything is told."""
 
     def __init__(self, nexus: Nexus, dispatcher: Dispatcher, store: FakeStore, letters: MemoryDeadLetters) -> None:
-        self._nexus, self._dispatcher, self._store, self._letters = nexus, dispatcher, store, letters
+        self.nexus, self._dispatcher, self.store, self._letters = nexus, dispatcher, store, letters
 
     async def play(self, sent: Sequence[Sent], layout: str) -> Played:
         """Store and send all of it, each when the one before is done."""
-        self._store.messages.clear()
-        self._store.tools.clear()
-        await self._nexus.catalog.refresh()
+        self.store.messages.clear()
+        self.store.tools.clear()
+        await self.nexus.catalog.refresh()
         before, played = await self._letters.count(), Played()
         with capture_logs() as log:
             for where, document in sent:
@@ -176,7 +176,7 @@ class Trial:
                     await self._tell(where, document, played)
                     continue
                 try:
-                    self._store.plant("messages", [stored(document)])
+                    self.store.plant("messages", [stored(document)])
                 except StoreRejectedError:
                     played.refused += 1
         played.refused += await self._letters.count() - before
@@ -186,7 +186,7 @@ class Trial:
         return played
 
     async def _tell(self, topic: str, document: Document, played: Played) -> None:
-        nexus, ended = self._nexus, anyio.Event()
+        nexus, ended = self.nexus, anyio.Event()
         async with nexus.bus.subscribe(Topics.CONTEXT_BUILD_RESPONSE) as heard:
             with anyio.fail_after(PATIENCE_S):
                 await self._dispatcher.dispatch_all(_one(Delivery(topic, json.dumps(document).encode())), ended)

@@ -1,5 +1,6 @@
 """The settings as each service takes them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from structlog.testing import capture_logs
 from nexus.config import Settings
 from nexus.config.loading import load_settings
 from nexus.core.shares import BUDGET, SHARES
+from nexus.services.tools.memory_tools import MemoryLimits, definitions
 from nexus.wiring import builder_settings, settings_in_force
+from tests.nexus.unit.test_odd_parts import trying
 
 
 @pytest.mark.parametrize(
@@ -50,6 +53,16 @@ def test_the_layouts_with_recall() -> None:
     assert builder_settings(Settings(layouts={"agent": {"recall": True}})).recall == frozenset({"agent"})
     stored = settings_in_force(Settings(), {"layouts": {"thinking": {"recall": True}}})
     assert builder_settings(stored).recall == {"thinking"}
+
+
+async def test_what_is_told_of_the_memory_tools() -> None:
+    """The limits that are in force, also where they were stored after the start."""
+    stored = {"overview_max_bytes": 2_000, "detail_max_bytes": 3_000}
+    async with trying() as trial:
+        assert "at most 5120 bytes" in json.dumps(trial.nexus.registry.definitions())
+        trial.store.configurations = [{"environment": "development", "memory": stored}]
+        await trial.nexus.reload_settings()
+        assert trial.nexus.registry.definitions() == definitions(MemoryLimits(**stored))
 
 
 def test_stored_settings_that_override_the_file(tmp_path: Path) -> None:
