@@ -54,7 +54,7 @@ _HREF: Final = re.compile(r'\bhref="([^"]*)"')
 _ROOT: Final = "/console/"
 _LONGEST_S: Final = 120.0
 # Pages that only a form leads to.
-_ASKED: Final = {"recall": {"query": "boat harbour tide"}}
+_ASKED: Final = {"recall": {"question": "boat harbour tide"}}
 
 Document = dict[str, Any]
 

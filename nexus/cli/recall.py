@@ -122,7 +122,8 @@ def index(
     if found is None:
         typer.echo(marked.so_far)
         return
-    typer.echo(f"{counted(marked.count, 'message')} marked; {found.indexed} of {marked.whose} are indexed.")
+    indexed = "an unknown number" if found.indexed is None else found.indexed
+    typer.echo(f"{counted(marked.count, 'message')} marked; {indexed} of {marked.whose} are indexed.")
     if found.failed:
         raise NexusError(f"{counted(found.failed, 'message')} failed: {marked.see}")
 
@@ -192,14 +193,15 @@ async def _indexed(store: Store, owner: str, settings: Settings) -> IndexStatus:
     if not settings.recall.enabled:
         raise NexusError("recall.enabled is false: a service with these settings indexes nothing")
     await _require_service(settings)
-    left, since = found.waiting or 0, anyio.current_time()
+    # None where counting takes too long.
+    left, since = found.waiting, anyio.current_time()
     with progress("Indexing", left) as advance:
-        while left:
+        while left != 0:
             asked = anyio.current_time()
             found = await store.recall.status(owner)
             now = anyio.current_time()
-            if found.waiting is not None and found.waiting < left:
-                advance(left - found.waiting)
+            if found.waiting is not None and (left is None or found.waiting < left):
+                advance((left or found.waiting) - found.waiting)
                 left, since = found.waiting, now
             elif now - since > _STALLED_S:
                 await _require_service(settings)

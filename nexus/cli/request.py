@@ -1,6 +1,5 @@
 """`nexus request`: asks a running service for a context, as an orchestrator would."""
 
-import json
 import os
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from rich.console import Console
 
 from nexus.cli.options import Config, Form, Input, Layout, command_settings, run_with
 from nexus.cli.servers import bus_advice, service_client
-from nexus.cli.terminal import show_context
+from nexus.cli.terminal import print_result, show_context
 from nexus.client import AnswerError
 from nexus.config import Settings
 from nexus.core.errors import BusUnavailableError, NexusError
@@ -26,7 +25,10 @@ app = typer.Typer(add_completion=False)
 def command(
     owner: Annotated[str, typer.Option(help="Whose context: the owner_key.")],
     text: Input,
-    session: Annotated[str, typer.Option(help="The session that the run belongs to.")] = "default",
+    session: Annotated[
+        str | None,
+        typer.Option(help="The session that the run belongs to; default when not given.", show_default=False),
+    ] = None,
     layout: Layout = None,
     form: Form = None,
     more: Annotated[
@@ -42,13 +44,13 @@ def command(
     """
     settings = command_settings(config)
     given = {"session_id": session, "layout": layout, "format": form}
-    metadata = _json_object("--metadata", more) | {name: value for name, value in given.items() if value}
+    metadata = _json_object("--metadata", more) | {name: value for name, value in given.items() if value is not None}
     run = run_with(owner, text, metadata)
     try:
         content = anyio.run(_request, settings, run, timeout)
     except AnswerError as error:
         if as_json:
-            typer.echo(json.dumps(error.content, ensure_ascii=False, indent=2))
+            print_result(error.content)
         raise
     except TimeoutError as error:
         typer.echo(f"nexus: {error}", err=True)
@@ -56,7 +58,7 @@ def command(
     except BusUnavailableError as error:
         raise NexusError(f"{error}: {bus_advice(error)}") from error
     if as_json:
-        typer.echo(json.dumps(content, ensure_ascii=False, indent=2))
+        print_result(content)
     else:
         show_context(Console(), explain_content(content))
 

@@ -127,10 +127,11 @@ def import_command(
     out. What is there already is not stored again: an import that broke off is gone on with by repeating it, and a
     transcript may have grown.
     """
+    named = DEFAULT_SESSION if session is None else session
     if source is not _Source.NEXUS:
-        _import_transcript(path, source.value, owner, session or DEFAULT_SESSION, dry_run=dry_run, config=config)
+        _import_transcript(path, source.value, owner, named, dry_run=dry_run, config=config)
         return
-    settings = session_settings(config, "x" if owner is None else owner, "default" if session is None else session)
+    settings = session_settings(config, "x" if owner is None else owner, named)
     folder, written = _GivenFolder(path), Counter[str]()
     with _faults_of(path):
         header = files.read_header(folder)

@@ -24,6 +24,8 @@ from typing import IO, Any, Literal
 import bson
 from bson import json_util
 
+from nexus.cli.options import is_utf8
+
 from .server import Refusal, Rows, WrongUsage
 
 PROTECTED = ("configurations", "identities")
@@ -51,7 +53,7 @@ class Criteria:
 
     def __post_init__(self) -> None:
         for name, value in self.given.items():
-            if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+            if isinstance(value, str) and not is_utf8(value):
                 raise WrongUsage(f"{name}: UTF-8 text is needed")
 
     @property

@@ -19,6 +19,7 @@ from pymongo.database import Database
 from pymongo.errors import InvalidName, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
 from nexus.adapters.mongo.versions import DATABASE, FIELD, KNOWN, is_newer
+from nexus.cli.options import is_utf8
 from nexus.core.errors import reason_of
 
 SELECTION_MS = 2_000
@@ -127,7 +128,7 @@ def checked_database_name(name: str) -> str:
     Raises:
         WrongUsage: it does not.
     """
-    if not name or len(name.encode()) > _MAX_NAME_BYTES or _NOT_IN_NAMES.intersection(name):
+    if not name or not is_utf8(name) or len(name.encode()) > _MAX_NAME_BYTES or _NOT_IN_NAMES.intersection(name):
         raise WrongUsage(f'{name!r} is no database name: 1 to 63 bytes, without / \\ . " $ * < > : | ? and spaces')
     return name
 

@@ -113,7 +113,8 @@ class Terminal:
     def show(self, report: Any, *parts: RenderableType) -> None:
         """The result: `report` (a dataclass) as JSON, or `parts` for people."""
         if self.as_json:
-            print(json.dumps(report, default=_jsonable, ensure_ascii=False, indent=2))
+            # Only ASCII: nothing that a terminal might obey.
+            print(json.dumps(report, default=_jsonable, indent=2))
             return
         self.say(*parts)
 

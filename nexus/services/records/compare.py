@@ -91,7 +91,8 @@ class Comparison:
     @property
     def same(self) -> bool:
         """Whether a model was given the same twice."""
-        return self.tools.same and all(each.state == "same" for each in self.blocks)
+        # An error has no blocks.
+        return bool(self.blocks) and self.tools.same and all(each.state == "same" for each in self.blocks)
 
 
 def compare(first: Explained, second: Explained) -> Comparison:

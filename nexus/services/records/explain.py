@@ -88,7 +88,6 @@ class Explained:
     """An answer.
 
     Attributes:
-        request_id: `""` where the envelope is not known, as for an answer that was not sent.
         error: code and message of an error answer; None for a context.
         layout, form: `""` for an error.
         has_texts: whether messages and tools are known, and not the manifest alone.
@@ -96,10 +95,9 @@ class Explained:
         tools: as they were sent.
         prefix: how many leading entries of `sent` the next build can repeat; None where that cannot be told.
         prefix_messages: how many messages in OpenAI's form these are.
-        history, tokens, budget, recall, renamed, timings_ms: as in the manifest; empty where it has none.
+        history, tokens, timings_ms: as in the manifest; empty where it has none.
     """
 
-    request_id: str = ""
     error: tuple[str, str] | None = None
     layout: str = ""
     form: str = ""
@@ -115,9 +113,6 @@ class Explained:
     prefix_sha256: str = ""
     history: Mapping[str, int] = field(default_factory=dict)
     tokens: Mapping[str, Any] = field(default_factory=dict)
-    budget: Mapping[str, Any] = field(default_factory=dict)
-    recall: Mapping[str, Any] = field(default_factory=dict)
-    renamed: Mapping[str, Any] = field(default_factory=dict)
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
     def blocks_of(self, place: int) -> list[ShownBlock]:
@@ -142,22 +137,20 @@ def explain(answer: bytes) -> Explained:
         ValueError: it is none, with the reason.
     """
     envelope = _object(_parsed(answer), "the answer")
-    metadata = envelope.get("metadata")
-    request_id = metadata.get("request_id", "") if isinstance(metadata, Mapping) else ""
-    return explain_content(_object(envelope.get("content"), "the answer's content"), str(request_id))
+    return explain_content(_object(envelope.get("content"), "the answer's content"))
 
 
-def explain_content(content: Mapping[str, Any], request_id: str = "") -> Explained:
+def explain_content(content: Mapping[str, Any]) -> Explained:
     """What the content of an answer says; ValueError as for `explain`."""
     if content.get("status") == "error":
         error = _object(content.get("error"), "content.error")
-        return Explained(request_id, (str(error.get("code", "")), str(error.get("message", ""))))
+        return Explained((str(error.get("code", "")), str(error.get("message", ""))))
     form = content.get("format", _OPENAI)
     sent, starts = _sent(content, form)
     tools = tuple(_objects(content.get("tools"), "content.tools"))
     manifest = _object(content.get("context"), "content.context")
     degraded = tuple(map(str, content.get("degraded") or ()))
-    return _explained(manifest, sent, starts, request_id=request_id, form=form, tools=tools, degraded=degraded)
+    return _explained(manifest, sent, starts, form=form, tools=tools, degraded=degraded)
 
 
 def explain_manifest(manifest: bytes, *, form: str = _OPENAI) -> Explained:
@@ -187,9 +180,6 @@ def _explained(
         prefix_sha256=str(prefix.get("sha256", "")),
         history=_mapping(manifest, "history"),
         tokens=_mapping(manifest, "tokens"),
-        budget=_mapping(manifest, "budget"),
-        recall=_mapping(manifest, "recall"),
-        renamed=_mapping(manifest, "renamed"),
         timings_ms=_mapping(manifest, "timings_ms"),
         **known,
     )

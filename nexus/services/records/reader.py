@@ -103,7 +103,7 @@ class RecordReader:
             if record.mode == "manifest":
                 if record.outcome != "success":
                     error = (record.outcome, record.reason)
-                    return ReadRecord(replayed, Explained(record.request_id, error, has_texts=False))
+                    return ReadRecord(replayed, Explained(error, has_texts=False))
                 return ReadRecord(replayed, explain_manifest(record.manifest, form=record.form))
         except ValueError as error:
             # Only bytes that are spoilt cannot be read.

@@ -44,7 +44,7 @@ pytestmark = [pytest.mark.once, pytest.mark.heavy, pytest.mark.timeout(600)]
 # Pages without an owner.
 _OF_ALL: Final = ("", "live", "owners", "failures", "letters", "settings")
 # Pages that only a form leads to: what it asks for or comes to, besides owner and session.
-_ASKED: Final[Mapping[str, Mapping[str, str]]] = {"recall": {"query": "text"}, "erased": {"rows": "3"}}
+_ASKED: Final[Mapping[str, Mapping[str, str]]] = {"recall": {"question": "text"}, "erased": {"messages": "3"}}
 # Of one page, how many of its addresses are read, and how many of those are opened in the browser.
 _READ: Final = 30
 _OPENED: Final = 3

@@ -6,6 +6,7 @@ import pytest
 
 from tests.nexus.e2e.harness import PATIENCE_S, Environment, serving, starting
 from tests.nexus.support.desk import Desk, run_program
+from tests.nexus.support.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -39,11 +40,17 @@ async def test_the_commands(environment: Environment) -> None:
     """`nexus request` asks for a sub-agent's context, in a provider's format; `nexus doctor` finds all well."""
     agent = {"kind": "sub", "id": "scout", "role": "You look things up.", "task_prompt": "Find the last frost."}
     words = ["--owner", "ada", "--input", "Go.", "--layout", "agent", "--format", "gemini", "--json"]
-    metadata = json.dumps({"agent": agent, "layout": "dialogue"})
+    metadata = json.dumps({"agent": agent, "layout": "dialogue", "session_id": "s1"})
     async with serving(environment):
         words += ["--metadata", metadata, "--timeout", str(PATIENCE_S)]
         content = json.loads(await Desk("request", environment).said(*words))
         await Desk("doctor", environment).said()
+
+        async def is_recorded() -> bool:
+            listed = await Desk("context", environment).said("list", "--owner", "ada", "--session", "s1", "--json")
+            return bool(json.loads(listed))
+
+        await until(is_recorded)
     ((*said, meta),) = [[part["text"] for part in message["parts"]] for message in content["messages"]]
     assert said == ["Find the last frost.", "## Agent Role Definition\n\nYou look things up.", "Go."]
     assert meta.startswith("[CONTEXT_META]")

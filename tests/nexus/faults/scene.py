@@ -4,8 +4,8 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -238,31 +238,23 @@ def _uri(credentials: str, port: int, database: str) -> str:
     return f"mongodb://{credentials}{HOST}:{port}/?directConnection=true{source}"
 
 
-class _mongo_user:  # noqa: N801  # used as a function
+@contextmanager
+def _mongo_user(port: int, database: str) -> Iterator[str]:
     """A user with a password that may only use this database; on a server without users, no user."""
-
-    def __init__(self, port: int, database: str) -> None:
-        self._client = Database(f"mongodb://{HOST}:{port}/?directConnection=true", serverSelectionTimeoutMS=5_000)
-        self._name = database
-
-    def __enter__(self) -> str:
-        roles = [{"role": "readWrite", "db": self._name}]
+    roles = [{"role": "readWrite", "db": database}]
+    with Database(f"mongodb://{HOST}:{port}/?directConnection=true", serverSelectionTimeoutMS=5_000) as client:
+        credentials = f"nexus:{MONGO_PASSWORD}@"
         try:
-            self._client[self._name].command("createUser", "nexus", pwd=MONGO_PASSWORD, roles=roles)
+            client[database].command("createUser", "nexus", pwd=MONGO_PASSWORD, roles=roles)
         except PyMongoError:
-            return ""
-        return f"nexus:{MONGO_PASSWORD}@"
-
-    def __exit__(self, *_: object) -> None:
-        for forget in (
-            lambda: self._client[self._name].command("dropUser", "nexus"),
-            lambda: self._client.drop_database(self._name),
-        ):
-            try:
-                forget()
-            except PyMongoError:
-                break
-        self._client.close()
+            credentials = ""
+        try:
+            yield credentials
+        finally:
+            with suppress(PyMongoError):
+                client[database].command("dropUser", "nexus")
+            with suppress(PyMongoError):
+                client.drop_database(database)
 
 
 async def every(seconds: float, times: int) -> AsyncIterator[int]:

@@ -29,7 +29,7 @@ from tests.nexus.support.console_person import KITCHEN, OWNER, live_through
 
 _PERSON: Final = {"owner": OWNER, "session": KITCHEN}
 # Pages that only a form leads to, and what is worth looking at.
-_ASKED: Final = {"recall": {"query": "When does the electrician come?"}}
+_ASKED: Final = {"recall": {"question": "When does the electrician come?"}}
 
 
 @asynccontextmanager

@@ -126,6 +126,10 @@ def test_only_what_is_called_is_imported() -> None:
         (("session", "import", __file__), f"{__file__}: is a file; the folder that `export` wrote is needed"),
         (("session", "import", "."), "./session.json: it is missing, so the folder is no export of a session"),
         (("session", "import", ".", "--session", "x" * 257), "--session: a text of 1 to 256 characters is needed"),
+        (
+            ("session", "import", "--from", "openai", __file__, *ADA, "--session", ""),
+            "--session: a text of 1 to 256 characters is needed",
+        ),
         (("dead-letters", "show", "x"), "'x' is no id of a dead letter; allowed: <milliseconds>-<number>, as `nexus"),
         *(
             (("request", *ADA, "--input", "x", "--metadata", given), f"--metadata: {fault}")

@@ -74,7 +74,7 @@ class TestServer:
         """Only host and port of a URI are shown."""
         assert address_of(uri) == address
 
-    @pytest.mark.parametrize("name", ["", "a b", "a.b", "a/b", "a$b", "x" * 64, "é" * 32])
+    @pytest.mark.parametrize("name", ["", "a b", "a.b", "a/b", "a$b", "x" * 64, "é" * 32, "\udcff"], ids=ascii)
     def test_impossible_database_names_are_refused(self, name: str) -> None:
         """A name that MongoDB does not allow is wrong usage."""
         with pytest.raises(WrongUsage):

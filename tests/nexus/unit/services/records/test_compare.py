@@ -279,9 +279,10 @@ async def test_without_texts() -> None:
 async def test_an_error_has_nothing_to_share() -> None:
     """In either place."""
     (context,) = await Builds("dialogue").of({})
-    error = Explained("q", ("EMPTY_INPUT", "no"))
+    error = Explained(("EMPTY_INPUT", "no"))
     for pair in ((context, error), (error, context), (error, error)):
         assert compare(*pair).prefix.reasons == ("an error has no messages",)
+        assert not compare(*pair).same
 
 
 LINES: Final = st.lists(st.sampled_from(["a", "b", "", "a b", "木" * 900]), max_size=30)
