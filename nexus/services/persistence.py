@@ -115,14 +115,6 @@ class PersistenceService:
         """Return when every result that was accepted is written."""
         await self._recorder.flush()
 
-    def remember_run(self, owner_key: str, run_id: str, origin: RunOrigin) -> None:
-        """Keep the origin of a run in this process: its results may come before its input is written."""
-        self.origins.remember(owner_key, run_id, origin)
-
-    async def begin_run(self, owner_key: str, run_id: str, origin: RunOrigin, keep_ms: int) -> RunOrigin:
-        """Keep the origin of a run for all replicas. Returns that of the first request for it."""
-        return await self.origins.begin(owner_key, run_id, origin, keep_ms)
-
     def offer(self, row: Row | None, size: int, settled: Settled = lambda _: None) -> bool:
         """Accept the row of a message from the bus, in a payload of `size` bytes, for recording. Never waits.
 

@@ -33,8 +33,8 @@ from nexus.core.ports.retention import Kind, Removable
 from nexus.core.recall import Entry, Language, Place
 from nexus.core.turns import CLOSE, OVER
 from nexus.services.due_work import WorkClaim, WorkSignal, claim_due, run_due_work
-from nexus.services.history.rows import chars_of
-from nexus.services.memory.documents import numbered, texts_of_list
+from nexus.services.history.rows import chars_of, texts_of_list
+from nexus.services.memory.documents import numbered
 from nexus.services.memory.units import stored_at
 from nexus.services.recall.texts import findable
 from nexus.services.turns.documents import is_placed

@@ -275,6 +275,6 @@ def text_of(blocks: Sequence[Block]) -> str:
     return "".join(block.text for block in blocks)
 
 
-def source_of(input_id: str) -> tuple[str, ...]:
-    """The sources of a block that shows the current input; `input_id` may be `""`."""
-    return (input_id,) if input_id else ()
+def source_of(name: str) -> tuple[str, ...]:
+    """The sources of a block that shows one message or turn; its id may be `""`."""
+    return (name,) if name else ()

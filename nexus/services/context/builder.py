@@ -334,7 +334,7 @@ class ContextBuilder:
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(self._sources.tools, build.request)
             prefix = thinking_prefix(build, gathered, tools, degraded)
-        if view is None and not degraded:
+        if view is None and gathered.complete and not degraded:
             mine = RunView(tools, gathered.past.remembered, gathered.recall, tuple(gathered.constraints))
             await start.keep(mine.to_bytes(), RunView.from_bytes)
         return prefix._replace(notes=[*prefix.notes, *await start.notes()])
@@ -422,7 +422,7 @@ class ContextBuilder:
             request = read_request(message, default_layout=self.settings.default_layout)
         except RequestError:
             return
-        self._sources.conversation.remember_run(request.owner_key, request.run_id, request.origin)
+        self._sources.conversation.origins.remember(request.owner_key, request.run_id, request.origin)
 
     async def build_context(
         self,

@@ -7,7 +7,7 @@ returns the `Block` with its entry for the manifest.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -256,13 +256,13 @@ class MemoryFormatter:
         """
         past = newest(history, limit, current_run_id=current_run_id)
         shown = past.utterances[::-1]
-        shift = timedelta(minutes=-(parse_offset(timezone_offset) or 0))
+        offset = parse_offset(timezone_offset) or 0
         counting = CountingEscape()
         results = _results(history, current_run_id) if show_tool_results else {}
         lines, truncated, after_human = [], 0, False
         for message in shown:
             text, was_cut = _body(message.entries, truncate_chars, counting, results)
-            lines.append(f"{_line_head(message, shift, after_human=after_human)}{text}")
+            lines.append(f"{_line_head(message, offset, after_human=after_human)}{text}")
             truncated += was_cut
             after_human = not message.is_answer
         head = f"[SHARED_MEMORY count={len(shown)}]\nRecent conversation memory:\n\n"
@@ -344,8 +344,7 @@ class MomentFormatter:
         moment = parse_moment(timestamp_utc)
         lines = ["[THIS_MOMENT]"]
         if moment:
-            offset = parse_offset(timezone_offset)
-            local = at_offset(moment, offset) if offset else moment
+            local = at_offset(moment, parse_offset(timezone_offset) or 0)
             lines.append(f"<current_time>{local.isoformat(' ', 'seconds')}</current_time>")
         lines += ["<human_input>", counted(current_input), "</human_input>"]
         return Block(tag="THIS_MOMENT", role="user", text="\n".join(lines), sources=sources, escaped=counted.marked)
@@ -373,21 +372,12 @@ def _profile_text(profile: Mapping[str, Any], default_profile: str) -> str:
     return ""
 
 
-def _line_head(message: Utterance, shift: timedelta, *, after_human: bool) -> str:
+def _line_head(message: Utterance, minutes_west: int, *, after_human: bool) -> str:
     if message.is_answer and after_human:
         return "  Nexus: "
-    return f"[{_shown_time(message.moment, shift)}] {'Nexus' if message.is_answer else 'Human'}: "
-
-
-def _shown_time(moment: datetime | None, shift: timedelta) -> str:
-    if moment is None:
-        return _UNKNOWN_TIME
-    try:
-        local = moment + shift
-    except OverflowError:
-        local = moment
     # Not strftime, which does not pad the years before 1000. To the minute, without the offset.
-    return local.isoformat(" ")[:16]
+    time = at_offset(message.moment, minutes_west).isoformat(" ")[:16] if message.moment else _UNKNOWN_TIME
+    return f"[{time}] {'Nexus' if message.is_answer else 'Human'}: "
 
 
 # Of the calls of a message with this rank, the tools and texts of those that have a result, or are reported on.

@@ -328,7 +328,7 @@ async def gather_dialogue(sources: Sources, build: Build, begun_with: Sequence[C
         *request.notes,
         *size_notes,
         *([_STOPPED_EARLY] if past.stopped_early else []),
-        *incomplete_notes(build, past),
+        *incomplete_notes(build, complete=past.complete),
     ]
     complete = past.complete and not build.unrecorded
     recall = None
@@ -380,13 +380,13 @@ async def search_recall(
     return await computed(request.owner_key, chars, render), []
 
 
-def incomplete_notes(build: Build, past: Past) -> list[str]:
+def incomplete_notes(build: Build, *, complete: bool) -> list[str]:
     """The notes on a history without the latest rows; none on a complete one."""
     asked = len(build.request.after)
     unrecorded = (
         [f"metadata.after: {build.unrecorded} of {asked} messages are not recorded"] if build.unrecorded else []
     )
-    return unrecorded if past.complete else [*unrecorded, _INCOMPLETE]
+    return unrecorded if complete else [*unrecorded, _INCOMPLETE]
 
 
 async def _profile(documents: DocumentStore, owner_key: str) -> Row | None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from nexus.core.turns import Level
 from nexus.core.working_memory import Detail, Snapshot
-from nexus.services.context.blocks import Block
+from nexus.services.context.blocks import Block, source_of
 from nexus.services.context.bounds import Bounds
 from nexus.services.memory.documents import MOST_ARCHIVES, MOST_NOTES, TEMPLATE
 from nexus.services.text.escape import CountingEscape, LabelEscape, canonical, one_line
@@ -73,7 +73,15 @@ def task_block(remembered: Remembered) -> list[Block]:
     goal = goal_text(remembered, counting)
     if not goal:
         return []
-    return [Block("TASK_CONTEXT", "user", f"[TASK_CONTEXT]\n{goal}", goal_sources(remembered), escaped=counting.marked)]
+    return [
+        Block(
+            "TASK_CONTEXT",
+            "user",
+            f"[TASK_CONTEXT]\n{goal}",
+            source_of(remembered.goal_source),
+            escaped=counting.marked,
+        )
+    ]
 
 
 def bounded_goal(remembered: Remembered, bounds: Bounds, render: Callable[[Remembered], str]) -> Remembered:
@@ -99,11 +107,6 @@ def goal_text(remembered: Remembered, escape: Callable[[str], str]) -> str:
     """The goal as it is shown; `""` for none."""
     goal = canonical(remembered.goal).strip()
     return f"{GOAL}{escape(goal)}" if goal else ""
-
-
-def goal_sources(remembered: Remembered) -> tuple[str, ...]:
-    """Sources of the goal, for the manifest."""
-    return (remembered.goal_source,) if remembered.goal_source else ()
 
 
 def working_memory_block(snapshot: Snapshot) -> Block:

@@ -327,9 +327,7 @@ class PromptManager:
         """The system message, stripped; the same bytes on every call (contract §4.1)."""
         return CORE_IDENTITY.strip()
 
-    def get_capabilities_prompt(
-        self, tool_definitions: Sequence[Mapping[str, Any]], escape: Callable[[str], str] = escape
-    ) -> str:
+    def get_capabilities_prompt(self, tool_definitions: Sequence[Mapping[str, Any]]) -> str:
         """The `[CAPABILITIES]` block; see `describe_tools`."""
         return describe_tools(tool_definitions, escape)
 

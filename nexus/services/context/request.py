@@ -35,10 +35,10 @@ from nexus.services.history.rows import (
     read_agent,
     read_session_id,
     row_of,
-    unknown_value,
 )
 from nexus.services.person.constraint_changes import MOST_IN_FORCE, Target, read_constraints
 from nexus.services.session_state.state import SessionState, State, read_state
+from nexus.services.text.checks import unknown_value
 from nexus.services.text.escape import canonical
 
 MAX_INPUT_CHARS: Final = 32_000

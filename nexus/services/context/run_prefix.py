@@ -178,9 +178,11 @@ def with_images(
         more, counted = IMAGE_TOKENS * len(images), manifest["tokens"]
         # The limit of all else is without them.
         manifest["tokens"] = {**counted, "used": counted["used"] + more, "limit": counted["limit"] + more}
+        at_index = [block for block in manifest["blocks"] if block["index"] == index]
+        # Where the input is the goal, in the layout `thinking`, no block is named for it.
+        holder = next((block for block in at_index if block["tag"] == "INPUT"), at_index[0])
         manifest["blocks"] = [
-            {**block, "tokens": block["tokens"] + more} if block["index"] == index else block
-            for block in manifest["blocks"]
+            {**block, "tokens": block["tokens"] + more} if block is holder else block for block in manifest["blocks"]
         ]
     manifest["left_out"] = [*manifest["left_out"], *left_out]
     return {**content, "messages": messages, "context": manifest}

@@ -216,9 +216,9 @@ class RunStart:
         mine = request.origin
         if request.layout == "dialogue" and mine == RunOrigin(DEFAULT_SESSION):
             # The ledger need not know: runs without an origin are taken to be of this one.
-            conversation.remember_run(request.owner_key, request.run_id, mine)
+            conversation.origins.remember(request.owner_key, request.run_id, mine)
         else:
             keep_ms = self._build.settings.keep_prefix_ms
-            first = await conversation.begin_run(request.owner_key, request.run_id, mine, keep_ms)
+            first = await conversation.origins.begin(request.owner_key, request.run_id, mine, keep_ms)
             self._notes += [] if first.sub_agent == mine.sub_agent else [_OTHER_AGENT]
             self._notes += [] if first.session_id == mine.session_id else [_OTHER_SESSION]

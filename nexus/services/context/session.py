@@ -169,7 +169,8 @@ async def gather_session(sources: Sources, build: Build, memory: RunMemory) -> S
     if sources.states and not is_all_given(request.agent, request.state):
         call = partial(sources.states.get, request.owner_key, request.session_id)
         reads[Part.STATE] = Read(call, build.read_until)
-    if sources.turns and _needs_goal(request, view.remembered if view else None):
+    # `[CONTEXT_META]` tells by the number of the run's turn how old the overview is.
+    if sources.turns and (snapshot or _needs_goal(request, view.remembered if view else None)):
         reads[Part.TURNS] = _goal_of(sources.turns, build)
     found = await sources.read_all(reads)
     read: Past = found.get(Part.HISTORY, Past([]))
@@ -203,7 +204,7 @@ async def gather_session(sources: Sources, build: Build, memory: RunMemory) -> S
         chars=chars,
         complete=read.complete and not build.unrecorded,
         missing=[*(part for part in reads if part not in found), *memory.missing, *past.missing, *not_read],
-        notes=[*request.notes, *incomplete_notes(build, read)],
+        notes=[*request.notes, *incomplete_notes(build, complete=read.complete)],
     )
 
 
@@ -214,7 +215,9 @@ class ThinkingSources:
     past: PastTurns
     recall: RecallBlock | None
     constraints: Sequence[Constraint]
+    complete: bool
     missing: Sequence[Part]
+    notes: Sequence[str]
 
 
 async def gather_thinking(
@@ -223,16 +226,25 @@ async def gather_thinking(
     """Read the goal, earlier turns and what there is to recall; `view` and `stored` are as of `read_beginning`."""
     request, kept = build.request, view.remembered if view else None
     reads: dict[Part, Read] = {}
+    complete = True
     if sources.turns and _needs_goal(request, kept):
         reads[Part.TURNS] = _goal_of(sources.turns, build)
-        await sources.conversation.written(request.owner_key, except_run=request.run_id)
+        complete = await sources.conversation.written(request.owner_key, except_run=request.run_id)
     found = await sources.read_all(reads)
     past = await _wanted_turns(sources, build, kept, found.get(Part.TURNS))
     recall, not_read = (view.recall, ()) if view else await search_recall(sources, build, ())
     missing = [*(part for part in reads if part not in found), *past.missing, *not_read]
-    if stored is not None:
-        return ThinkingSources(past, recall, stored, missing)
-    return ThinkingSources(past, recall, view.constraints if view else (), [*missing, Part.CONSTRAINTS])
+    if stored is None:
+        missing.append(Part.CONSTRAINTS)
+        stored = view.constraints if view else ()
+    return ThinkingSources(
+        past=past,
+        recall=recall,
+        constraints=stored,
+        complete=complete and not build.unrecorded,
+        missing=missing,
+        notes=[*request.notes, *incomplete_notes(build, complete=complete)],
+    )
 
 
 def _goal_of(turns: TurnSource, build: Build) -> Read:

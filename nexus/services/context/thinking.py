@@ -20,7 +20,6 @@ from nexus.services.context.memory_blocks import (
     NOTHING,
     Remembered,
     bounded_goal,
-    goal_sources,
     goal_text,
     without_oldest,
 )
@@ -86,7 +85,7 @@ def thinking_prefix(
     )
     assembled = fit_thinking(given, build.budget_with(tools))
     assembled = recall.counted(assembled) if recall else assembled
-    notes = [*request.notes, *assembled.repairs]
+    notes = [*gathered.notes, *assembled.repairs]
     left_out = [*past.left_out, *assembled.left_out]
     return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes, left_out)
 
@@ -163,7 +162,9 @@ def assemble_thinking(given: ThinkingInput, measure: Measure | None = None, whol
 
 def _task_part(remembered: Remembered) -> list[Block]:
     counting = LabelEscape()
-    return _part("TASK_CONTEXT", _TASK, goal_text(remembered, counting), counting, sources=goal_sources(remembered))
+    return _part(
+        "TASK_CONTEXT", _TASK, goal_text(remembered, counting), counting, sources=source_of(remembered.goal_source)
+    )
 
 
 def _workspace_part(workspace: str) -> list[Block]:

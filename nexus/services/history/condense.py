@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from nexus.core.models import CONDENSED, HANDLE
+from nexus.core.models import CONDENSED, HANDLE, metadata_of
 from nexus.core.ports import Row
 from nexus.core.wire import compact
 from nexus.services.history.messages import HistoryMessage, messages_of
@@ -77,8 +77,7 @@ def with_condensed(row: Row, above: int) -> Row:
 
 def is_condensed(row: Row) -> bool:
     """Whether a row of a session, as contexts show it, has a large result in short."""
-    metadata = row.get("metadata")
-    return isinstance(metadata, Mapping) and isinstance(metadata.get(HANDLE), str)
+    return isinstance(metadata_of(row).get(HANDLE), str)
 
 
 def large_handles(run_id: str, messages: Iterable[HistoryMessage], above: int) -> list[str]:

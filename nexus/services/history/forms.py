@@ -16,10 +16,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from nexus.core.models import ABOUT_RESULT, BESIDE_CONTENT, LeftOut, Role, Row, Why, gathered, read_role, role_of
+from nexus.core.models import (
+    ABOUT_RESULT,
+    BESIDE_CONTENT,
+    CALL_IDS,
+    LeftOut,
+    Role,
+    Row,
+    Why,
+    gathered,
+    metadata_of,
+    read_role,
+    role_of,
+)
 from nexus.services.history.parts import (
     ANSWERS,
-    CALL_IDS,
     AsJson,
     Call,
     Media,
@@ -49,8 +60,8 @@ RAW: Final = "raw"
 TOOL_RESULT: Final = "tool_result"
 IMPORT: Final = "import"
 _RECORDED: Final = (TOOL_RESULT, IMPORT)
-# Recorded for a result without a status.
-_UNKNOWN: Final = "unknown"
+# Recorded for a tool or a status that was not given.
+UNKNOWN: Final = "unknown"
 # Metadata under other names than those of Nexus.
 _ALIASES: Final = frozenset(
     {
@@ -144,8 +155,7 @@ def _place_of(row: Any) -> str:
 
 def left_out_of(row: Mapping[str, Any], where: str) -> tuple[LeftOut, ...]:
     """What of a row in the form inside no context shows."""
-    metadata = row.get("metadata")
-    listed = metadata.get(LEFT_OUT) if isinstance(metadata, Mapping) else None
+    listed = metadata_of(row).get(LEFT_OUT)
     found = []
     for pair in listed if isinstance(listed, list | tuple) else ():
         match pair:
@@ -172,7 +182,7 @@ def input_text(row: Any) -> str:
 
 def success_of(metadata: Mapping[str, Any]) -> bool | None:
     """Whether the call of a result with this metadata succeeded; None where it does not say."""
-    if metadata.get("status", _UNKNOWN) == _UNKNOWN and metadata.get("execution_success") is not True:
+    if metadata.get("status", UNKNOWN) == UNKNOWN and metadata.get("execution_success") is not True:
         # For a result without a status False is recorded.
         return None
     given = metadata.get("execution_success")

@@ -10,10 +10,10 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
-from nexus.core.models import LONG_AGO, LeftOut, Row, is_object_id, parse_moment, read_role
+from nexus.core.models import LONG_AGO, LeftOut, Row, is_object_id, metadata_of, parse_moment, read_role
 from nexus.core.payloads import CallState
 from nexus.core.ports.store import CALLS_LEFT_OUT, LONGEST_CONTENT
-from nexus.services.history.forms import REPAIRED, left_out_of, native, success_of
+from nexus.services.history.forms import REPAIRED, UNKNOWN, left_out_of, native, success_of
 from nexus.services.history.progress import PROGRESS, is_progress, shown_progress, state_of
 from nexus.services.history.rows import text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
@@ -23,8 +23,6 @@ Speaker = Literal["user", "assistant", "tool"]
 
 # By the role of a row.
 _SPEAKERS: Final[Mapping[str, Speaker]] = {"HUMAN": "user", "AI": "assistant", "TOOL": "tool"}
-# Recorded for a tool that did not give its name.
-_UNNAMED: Final = "unknown"
 _NO_ID: Final = "0" * 24
 _NO_ROW: Final[Row] = {}
 
@@ -72,7 +70,7 @@ class HistoryMessage(NamedTuple):
     @property
     def metadata(self) -> Mapping[str, Any]:
         """That of the row; an empty one where it has none."""
-        return _metadata_of(self.row)
+        return metadata_of(self.row)
 
     @property
     def is_faulty(self) -> bool:
@@ -112,7 +110,7 @@ def messages_of(rows: Iterable[Any]) -> list[HistoryMessage]:
 def _read_message(row: Any, rank: int, stored: Any) -> HistoryMessage:
     if not isinstance(row, dict):
         return HistoryMessage(None, rank=rank, stored=stored)
-    role, known, source = _SPEAKERS.get(text_or_empty(row.get("role"))), _metadata_of(row), text_or_empty(row.get("id"))
+    role, known, source = _SPEAKERS.get(text_or_empty(row.get("role"))), metadata_of(row), text_or_empty(row.get("id"))
     if role == "tool" and is_progress(row):
         return _read_progress(row, known, source, rank, stored)
     is_result = role == "tool"
@@ -124,7 +122,7 @@ def _read_message(row: Any, rank: int, stored: Any) -> HistoryMessage:
         text_or_empty(row.get("run_id")),
         read_tool_calls(known.get("tool_calls")) if role == "assistant" else (),
         as_id(known.get("call_id")) if is_result else "",
-        "" if name == _UNNAMED else name,
+        "" if name == UNKNOWN else name,
         success_of(known) if is_result else None,
         "",
         left_out_of(row, source),
@@ -151,11 +149,6 @@ def _read_progress(row: Row, known: Mapping[str, Any], source: str, rank: int, s
         row=row,
         stored=stored,
     )
-
-
-def _metadata_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    metadata = row.get("metadata")
-    return metadata if isinstance(metadata, Mapping) else {}
 
 
 def in_order(messages: Iterable[HistoryMessage]) -> list[HistoryMessage]:

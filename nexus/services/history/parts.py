@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic_core import from_json
 
-from nexus.core.models import ABOUT_RESULT, ATTACHED, CALL_ARGUMENTS, Role, Why, role_of
+from nexus.core.models import ABOUT_RESULT, ATTACHED, CALL_ARGUMENTS, CALL_IDS, Role, Why, role_of
 from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.text.content import as_text, compact_json, text_of_part
 
@@ -78,8 +78,6 @@ RESPONSES: Final = ("choices", "candidates")
 _STOPPED: Final = ("promptFeedback", "prompt_feedback")
 # Many models write what they think in front of what they say; a limit may have ended them before that.
 _THOUGHT: Final = re.compile(r"\s*<(think|thinking)>.*?(?:</\1>\s*|\Z)", re.DOTALL)
-# Names of the call that a result answers.
-CALL_IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId")
 # Where a result has the answer.
 ANSWERS: Final = ("result", "content", "output", "text", "error", "data", "parts", "blocks")
 _FAILED_ENDINGS: Final = ("_error", "-error", "-denied")
@@ -111,6 +109,8 @@ _CALL_NAMES: Final = (
 )
 _OF_CALL: Final = ("type", "id", "call_id", "name", *CALL_ARGUMENTS)
 _CALL_ANSWERS: Final = ("output", "result", "error", "errorText")
+# States in which a call has its result, be it nothing.
+_OVER: Final = ("output-error", "output-available", "result")
 
 MediaKind = Literal["image", "audio", "video", "file"]
 _SEEN_OR_HEARD: Final[Sequence[MediaKind]] = ("image", "audio", "video")
@@ -447,8 +447,9 @@ def _call_of_part(part: Mapping[str, Any]) -> Iterator[Piece]:
     if denied:
         # The result that Vercel's AI SDK makes of it.
         answer = {"type": "execution-denied", **({"reason": approval["reason"]} if approval.get("reason") else {})}
-    if (kind == "mcp_call" or "state" in call) and answer is not None:
-        failed = denied or first_of(call, *_CALL_ANSWERS[2:]) is not None
+    is_over = answer is not None or call.get("state") in _OVER or call.get("output") == ""
+    if (kind == "mcp_call" or "state" in call) and is_over:
+        failed = denied or call.get("state") == _OVER[0] or first_of(call, *_CALL_ANSWERS[2:]) is not None
         about = {"id": call.get("id"), "name": call.get("name"), **names}
         yield Result(answer, {"call_id": about["id"], "name": about["name"], "is_error": failed})
 

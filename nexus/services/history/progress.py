@@ -10,11 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
 
-from nexus.core.models import Message
+from nexus.core.models import CALL_IDS, Message, metadata_of
 from nexus.core.payloads import CallState
 from nexus.core.wire import compact
-from nexus.services.history.parts import CALL_IDS, first_of
+from nexus.services.history.parts import first_of
 from nexus.services.history.tool_calls import as_id
+from nexus.services.text.checks import unknown
 from nexus.services.text.content import as_text
 from nexus.services.text.escape import one_line
 
@@ -28,7 +29,6 @@ GIVEN_UP: Final = frozenset({"failed", "cancelled"})
 _STATES: Final = get_args(CallState)
 _AMERICAN: Final = "canceled"
 _MOST_CHARS: Final = 1_000
-_SHOWN_CHARS: Final = 60
 _PERCENT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*")
 _NO_RESULT_YET: Final = "no result has come yet"
 
@@ -58,8 +58,7 @@ def read_progress(message: Message) -> tuple[str, dict[str, Any]]:
 
 def is_progress(row: Mapping[str, Any]) -> bool:
     """Whether a row has the progress of a call."""
-    metadata = row.get("metadata")
-    return isinstance(metadata, Mapping) and metadata.get("source") == TOOL_PROGRESS
+    return bool(metadata_of(row).get("source") == TOOL_PROGRESS)
 
 
 def progress_id(run_id: str, call_id: str) -> str:
@@ -97,10 +96,10 @@ def shown_progress(progress: Mapping[str, Any]) -> str:
 def _read_state(given: Any) -> str:
     name = given.strip().lower().replace("-", "_") if isinstance(given, str) else ""
     name = "cancelled" if name == _AMERICAN else name
+    if given is None:
+        raise ValueError(f"content.state: is missing; allowed: {', '.join(_STATES)}")
     if name not in _STATES:
-        shown = repr(given[:_SHOWN_CHARS]) if isinstance(given, str) else f"a JSON {type(given).__name__}"
-        wrong = "is missing" if given is None else f"{shown} is unknown"
-        raise ValueError(f"content.state: {wrong}; allowed: {', '.join(_STATES)}")
+        raise unknown("content.state", given, _STATES)
     return name
 
 

@@ -6,8 +6,7 @@
 """
 
 import math
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
@@ -29,6 +28,7 @@ from nexus.core.models import (
     Topics,
     is_ambiguous,
     is_internal,
+    metadata_of,
     named_agent,
     to_milliseconds,
     trusted_time,
@@ -39,19 +39,17 @@ from nexus.services.history.forms import (
     LEFT_OUT,
     RAW,
     TOOL_RESULT,
+    UNKNOWN,
     native,
     read_input,
 )
 from nexus.services.history.progress import PROGRESS, TOOL_PROGRESS, progress_id, read_progress
+from nexus.services.text.checks import unknown_value
 from nexus.services.text.content import as_text, compact_json
 
 Kind = Literal["main", "sub"]
 
-_ID_CHARS: Final = 256
 _OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
-_SHOWN_CHARS: Final = 60
-_WORD: Final = re.compile(r"[A-Za-z_-]{1,16}")
-_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,8 @@ def read_agent(metadata: Mapping[str, Any]) -> tuple[Agent, list[str]]:
     if kind not in get_args(Kind):
         raise invalid_request(unknown_value("run.metadata.agent.kind", kind, get_args(Kind)))
     texts = {name: _text(given, name) for name in ("id", "role", "system_prompt", "task_prompt")}
-    if len(texts["id"]) > _ID_CHARS:
-        raise invalid_request(f"run.metadata.agent.id: at most {_ID_CHARS} characters are allowed")
+    if len(texts["id"]) > MAX_ID_CHARS:
+        raise invalid_request(f"run.metadata.agent.id: at most {MAX_ID_CHARS} characters are allowed")
     agent = Agent("sub" if kind == "sub" else "main", **texts)
     useless = "task_prompt" if kind == "main" else "system_prompt"
     notes = [f"run.metadata.agent.{useless}: a {kind} agent has none, so it is not shown"] if texts[useless] else []
@@ -122,41 +120,6 @@ def invalid_request(reason: str) -> RequestError:
 def owner_mismatch(where: str) -> RequestError:
     """OWNER_MISMATCH for this place."""
     return RequestError(ErrorCode.OWNER_MISMATCH, f"{where}: is not the owner_key of the envelope")
-
-
-def unknown_value(where: str, value: Any, allowed: Iterable[str]) -> str:
-    """The reason that a value is none of those allowed."""
-    shown = repr(value[:_SHOWN_CHARS]) if isinstance(value, str) else f"a JSON {type(value).__name__}"
-    return f"{where}: {shown} is unknown; allowed: {', '.join(allowed)}"
-
-
-def unknown(where: str, value: Any, allowed: Iterable[str]) -> ValueError:
-    """The same as an error whose text is logged, so that no more than a short word is quoted."""
-    if isinstance(value, str) and not is_word(value):
-        return ValueError(f"{where}: a text of {len(value)} characters is unknown; allowed: {', '.join(allowed)}")
-    return ValueError(unknown_value(where, value, allowed))
-
-
-def check_names(where: str, given: Iterable[Any], allowed: Collection[str]) -> None:
-    """A ValueError, as `unknown` gives it, for the first name that is none of those allowed."""
-    for name in given:
-        if name not in allowed:
-            raise unknown(where, name, allowed)
-
-
-def read_op(content: Any, fields: Mapping[str, Collection[str]]) -> str:
-    """The `op` in the content of a message, which has no other `fields` than that op; ValueError for anything else."""
-    op = content.get("op") if isinstance(content, Mapping) else None
-    if op is None:
-        raise ValueError(f"content: a JSON object is needed, with op: {', '.join(fields)}")
-    check_names("content.op", [op], tuple(fields))
-    check_names("content", content, fields[op])
-    return str(op)
-
-
-def is_word(text: str) -> bool:
-    """Whether it is a short word, as names of fields are, and nothing that a person may have said."""
-    return bool(_WORD.fullmatch(text))
 
 
 def read_owner_key(owner_key: str, where: str = "owner_key") -> str:
@@ -217,21 +180,24 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 # A message of more bytes is a large one.
 _LARGE: Final = 4_096
 # Recorded for a result without a status, or without the name of its tool.
-UNKNOWN: Final = "unknown"
 # The revision of what stands in the place of a message: any version of the message is a later one.
 BEFORE_ALL: Final = -1
 
 
 def chars_of(row: Row) -> int:
     """About how many characters a row holds in its content and its tool calls."""
-    content, metadata = row.get("content"), row.get("metadata")
-    calls = metadata.get("tool_calls") if isinstance(metadata, Mapping) else None
+    content, calls = row.get("content"), metadata_of(row).get("tool_calls")
     return len(content if isinstance(content, str) else str(content)) + (len(str(calls)) if calls else 0)
 
 
 def text_or_empty(value: Any) -> str:
     """A stored value that is a text; `""` for any other."""
     return value if isinstance(value, str) else ""
+
+
+def texts_of_list(value: Any) -> list[str]:
+    """The texts in a stored list; none where there is no list."""
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def count_others(rows: Sequence[Any], run_id: str) -> int:
@@ -380,7 +346,9 @@ def _some(known: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def tool_row(message: Message, size: int = 0) -> Row:
     """The row of a tool's result, without its session. An empty result is a result. `size` as for `llm_row`."""
-    said = native({**row_of(message), "role": "TOOL"})
+    # By its source `native` knows what was recorded, without the envelope in which results come.
+    about = {name: value for name, value in message.metadata.items() if name != "source"}
+    said = native({**row_of(message), "role": "TOOL", "metadata": about})
     marks = _marks(message, TOOL_RESULT)
     if len(said) > 1:
         return _row(message, "TOOL", message.content, marks)
@@ -394,7 +362,7 @@ def tool_row(message: Message, size: int = 0) -> Row:
     }
     if size > _LARGE:
         result = _without_structure(result)
-        metadata = {name: _without_structure(value, most=_ID_CHARS) for name, value in metadata.items()}
+        metadata = {name: _without_structure(value, most=MAX_ID_CHARS) for name, value in metadata.items()}
     raw = {} if _is_plain_result(message.content, said[0].get("content")) else _raw(message, size)
     metadata |= _some(known, LEFT_OUT) | marks | raw
     return _row(message, "TOOL", result, metadata)
@@ -484,7 +452,7 @@ def stand_in(row: Row, reason: str) -> Row:
 
 
 def _is_short(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _ID_CHARS
+    return isinstance(value, str) and len(value) <= MAX_ID_CHARS
 
 
 def _counts(usage: Any) -> dict[str, Any]:
@@ -521,13 +489,6 @@ def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) ->
         "timestamp": message.timestamp,
         "metadata": storable(metadata),
     }
-
-
-def refuse_unstorable(text: str, where: str) -> None:
-    """ValueError, with the place, where a text has what a document store or a canonical form cannot keep."""
-    if found := _UNSTORABLE.search(text):
-        what = "a NUL" if found[0] == "\x00" else "half a surrogate pair"
-        raise ValueError(f"{where}: {what} at place {found.start() + 1} cannot be kept; leave it out")
 
 
 def storable(value: Any) -> Any:

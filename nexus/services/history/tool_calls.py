@@ -16,14 +16,13 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
-from nexus.core.models import CALL_ARGUMENTS, CALL_NAMES
+from nexus.core.models import CALL_ARGUMENTS, CALL_IDS, CALL_NAMES
 from nexus.services.text.content import compact_json
 from nexus.services.text.escape import TOOL_RESULT, TOOL_USE, canonical, escape_within_line, fold, with_marks
 
 _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
 _UNNAMED: Final = "unknown"
-_IDS: Final = ("call_id", "id", "toolCallId", "tool_call_id")
 # PHP has one form for an empty object and an empty list.
 _NO_ARGUMENTS: Final = frozenset({"", "{}", "[]", "null"})
 _NO_ARGUMENT: Final = frozenset({"id", "call_id", "index", "type", "name", "status"})
@@ -70,26 +69,26 @@ def read_tool_calls(stored: Any) -> tuple[ToolCall, ...]:
 
 
 def _read_call(call: Mapping[str, Any]) -> ToolCall:
-    described, given = _described(call), given_arguments(call)
-    name = next((described[key] for key in CALL_NAMES if described.get(key) is not None), None)
+    inner, given = described(call), given_arguments(call)
+    name = next((inner[key] for key in CALL_NAMES if inner.get(key) is not None), None)
     is_named = isinstance(name, str) and bool(name.strip())
     if not is_named and given is None:
         # What is not understood is shown as it is.
-        given = {key: value for key, value in described.items() if key not in _NO_ARGUMENT}
+        given = {key: value for key, value in inner.items() if key not in _NO_ARGUMENT}
     arguments, raw = _read_arguments(given)
-    named = str(name) if is_named else _UNNAMED
     # An item of OpenAI's Responses API has an id of its own, and results name the other.
-    return ToolCall(next(filter(None, (as_id(call.get(key)) for key in _IDS)), ""), named, arguments, raw)
+    ids = (as_id(call.get(key)) for key in ("call_id", "id", *CALL_IDS))
+    return ToolCall(next(filter(None, ids), ""), str(name) if is_named else _UNNAMED, arguments, raw)
 
 
 def given_arguments(call: Mapping[str, Any]) -> Any:
     """The arguments of a call as they were given."""
-    source = _described(call)
+    source = described(call)
     given = [source[key] for key in CALL_ARGUMENTS if source.get(key) is not None]
     return next((each for each in given if each != ""), "" if given else None)
 
 
-def _described(call: Mapping[str, Any]) -> Mapping[str, Any]:
+def described(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """What has name and arguments: the call itself, or an object in it."""
     for key in ("function", "custom"):
         if isinstance(inner := call.get(key), Mapping):

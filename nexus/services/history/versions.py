@@ -11,9 +11,9 @@ from nexus.core.models import CONDENSED, HANDLE
 from nexus.core.ports import Row
 from nexus.core.ports.store import ARGUMENTS_LEFT_OUT, CALLS_LEFT_OUT, LONGEST_CONTENT, VALUE_LEFT_OUT
 from nexus.core.ports.store import LEFT_OUT as LEFT_OUT_MARK
-from nexus.services.history.forms import LEFT_OUT, RAW, success_of
+from nexus.services.history.forms import LEFT_OUT, RAW, UNKNOWN, success_of
 from nexus.services.history.progress import PROGRESS, how_far
-from nexus.services.history.rows import REVISION, UNKNOWN, is_whole_number
+from nexus.services.history.rows import BEFORE_ALL, REVISION, is_whole_number
 from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.text.content import as_text, compact_json
 
@@ -36,7 +36,8 @@ def grown(row: Row, stored: Row) -> tuple[dict[str, Any], dict[str, Any]] | None
     is_later = new > old if new != old else _goes_on(row, stored)
     if not is_later:
         return None
-    silent = _silent(given)
+    # How the stand-in ended says nothing of the message.
+    silent = _silent(given) - ({"status", "execution_success"} if old == BEFORE_ALL else set())
     changes = {name: value for name, value in given.items() if name not in silent}
     # They were about the earlier version.
     changes |= {name: None for name in (RAW, LEFT_OUT, CONDENSED, HANDLE) if name in known and name not in changes}

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Any, Final
 
-from nexus.core.models import parse_moment
+from nexus.core.models import metadata_of, parse_moment
 from nexus.core.ports import Row
 from nexus.services.history.tool_calls import given_arguments, read_tool_calls
 from nexus.services.text.content import compact_json
@@ -131,8 +131,7 @@ def archive(rows: Sequence[Row], number: int, *, most_bytes: int, attempt: int =
 
 
 def _sections(row: Row, index: int, run: Mapping[str, str], most_facts: int) -> list[_Section]:
-    metadata = row.get("metadata")
-    known = metadata if isinstance(metadata, Mapping) else {}
+    known = metadata_of(row)
     content, role, row_id = row.get("content"), _name(row.get("role")), _name(row.get("id"))
     facts = {
         **({} if role in _ROLES else {"role": role}),

@@ -19,6 +19,7 @@ from nexus.core.ports import MemoryStore, MessageStore, Row, TurnStore
 from nexus.core.wire import explain
 from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview, Snapshot, Tail
 from nexus.services.history.forms import native
+from nexus.services.history.rows import texts_of_list
 from nexus.services.history.transcript import admit, transcript_of_rows
 from nexus.services.text.content import as_text
 
@@ -65,11 +66,6 @@ class Caller:
     run_id: str
     call_id: str
     sub_agent: str | None = None
-
-    @property
-    def is_sub_agent(self) -> bool:
-        """Whether it is a sub-agent."""
-        return self.sub_agent is not None
 
     @property
     def session(self) -> tuple[str, str]:
@@ -228,8 +224,3 @@ async def numbered(read: Callable[..., Awaitable[list[Row]]], number: str) -> As
         if len(page) < _DOCUMENTS_AT_ONCE:
             return
         before = page[-1][number]
-
-
-def texts_of_list(value: Any) -> list[str]:
-    """The texts in a stored list; none where there is no list."""
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -17,12 +17,13 @@ from anyio import to_thread
 
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import DEFAULT_SESSION, Role, parse_moment, role_of
+from nexus.core.models import DEFAULT_SESSION, Role, metadata_of, parse_moment, role_of
 from nexus.core.ports import MemoryStore, MessageStore, RecallSource, Row
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.recall import Hit
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.history.forms import native
+from nexus.services.history.rows import text_or_empty
 from nexus.services.history.tool_calls import ToolCall, given_arguments, read_tool_calls
 from nexus.services.memory.documents import LOOKED_BACK, Caller, read_all
 from nexus.services.text.content import as_text, compact_json, place_of
@@ -108,9 +109,7 @@ def texts_of(row: Row, without_tools: Collection[str] = ()) -> Iterator[tuple[st
 
 def tool_of(row: Row) -> str:
     """The name of the tool whose result the row is; `""` for none."""
-    metadata = row.get("metadata")
-    name = metadata.get("tool_name") if isinstance(metadata, Mapping) else None
-    return name if isinstance(name, str) else ""
+    return text_or_empty(metadata_of(row).get("tool_name"))
 
 
 def _texts_of_call(call: ToolCall, given: Mapping[str, Any]) -> Iterator[str]:

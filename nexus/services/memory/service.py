@@ -157,7 +157,7 @@ class WorkingMemory:
         return await self._write_overview(call, caller, author="operator")
 
     def _checked(self, name: str, args: Any, caller: Caller) -> MemoryCall:
-        if caller.is_sub_agent and name not in READING_TOOLS:
+        if caller.sub_agent is not None and name not in READING_TOOLS:
             allowed = ", ".join(sorted(READING_TOOLS))
             raise CallRefusedError(f"{name}: is the main agent's. A sub-agent may use {allowed}, and report the rest")
         try:

@@ -18,12 +18,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nexus.core.models import Moment, to_milliseconds
 from nexus.core.person import CONSTRAINT_SCOPES, KINDS, MAX_CONSTRAINT_CHARS, Constraint, ConstraintScope
 from nexus.core.wire import explain
-from nexus.services.history.rows import check_names, read_op, refuse_unstorable, unknown
+from nexus.services.text.checks import check_names, read_op, read_text, unknown
 from nexus.services.text.escape import canonical
 
 MOST_IN_FORCE: Final = 100
 _MOST_OTHERS: Final = 500
-OPS: Final = ("add", "retire")
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {"add": ("op", "constraints"), "retire": ("op", "ids", "constraints")}
 _FIELDS: Final = ("text", "kind", "scope")
 _ID: Final = re.compile(rf"({'|'.join(CONSTRAINT_SCOPES)})-[0-9a-f]{{16}}")
@@ -115,7 +114,7 @@ def read_constraint(
         raise ValueError(f"{where}: a text or a JSON object with text, kind and scope is needed")
     check_names(where, given, _FIELDS)
     inside = f"{where}." if where else ""
-    text = _text(given.get("text"), f"{inside}text")
+    text = read_text(given.get("text"), f"{inside}text", MAX_CONSTRAINT_CHARS)
     kind = _word(given.get("kind"), f"{inside}kind", KINDS, "must")
     scope = _word(given.get("scope"), f"{inside}scope", scopes, default_scope)
     place = target.place(scope)
@@ -239,17 +238,6 @@ def _list_in(document: Any, name: str, faults: list[str]) -> Sequence[Any]:
 def _order_of_setting(constraint: Constraint) -> tuple[datetime, str, str, str]:
     # Where two pass for one, any fixed order.
     return constraint.valid_from, constraint.source_message_id, constraint.text, constraint.session_id
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: a text of 1 to {MAX_CONSTRAINT_CHARS} characters is needed")
-    if len(value) > MAX_CONSTRAINT_CHARS:
-        raise ValueError(f"{where}: {len(value)} characters, at most {MAX_CONSTRAINT_CHARS} are allowed")
-    refuse_unstorable(value, where)
-    if not canonical(value).strip():
-        raise ValueError(f"{where}: is blank; a text of 1 to {MAX_CONSTRAINT_CHARS} characters is needed")
-    return value
 
 
 def _word(value: Any, where: str, allowed: Sequence[str], default: str) -> str:

@@ -2,13 +2,11 @@
 
 Written for Nexus from scratch: no entry is taken from another lexicon, list or data set. Licensed as the repository is
 (MIT). Entries are in lower case and in simplified characters. A longer one outranks those that it contains, and so
-`NOTHING` keeps a word from being read in another (`麻烦` is no `烦`). `VERSION` goes up with every change of an entry.
+`NOTHING` keeps a word from being read in another (`麻烦` is no `烦`).
 """
 
 from collections.abc import Mapping
 from typing import Final, Literal
-
-VERSION: Final = 1
 
 Label = Literal["cheerful", "calm", "sad", "angry", "worried", "tired"]
 

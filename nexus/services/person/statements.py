@@ -32,7 +32,7 @@ from nexus.core.person import (
     FactSource,
     Statement,
 )
-from nexus.services.history.rows import check_names, read_op, refuse_unstorable
+from nexus.services.text.checks import check_names, read_op, refuse_unstorable
 from nexus.services.text.escape import one_line
 
 _SESSIONS_NEEDED: Final = 2
@@ -42,7 +42,6 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("topic", "sub_topic", "value", "level", "evidence", "valid_from"),
     "retire": ("topic", "sub_topic", "value"),
 }
-OPS: Final = tuple(_FIELDS)
 
 Slot = tuple[str, str]
 
@@ -115,7 +114,7 @@ def statement(
 
 def read_statements(content: Any, origin: Origin) -> list[Statement]:
     """The statements in the content of a `memory.facts` message; ValueError for any other, with the place and why."""
-    op = read_op(content, dict.fromkeys(OPS, ("op", "facts")))
+    op = read_op(content, dict.fromkeys(_FIELDS, ("op", "facts")))
     given = content.get("facts")
     if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= MOST_FACTS:
         raise ValueError(f"content.facts: a list of 1 to {MOST_FACTS} facts is needed")

@@ -9,7 +9,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from nexus.core.models import Row, is_internal
+from nexus.core.models import Row, is_internal, metadata_of
 from nexus.core.recall import Entry, Language, Occurrence, Place
 from nexus.services.history.messages import HistoryMessage, messages_of
 from nexus.services.history.tool_calls import annotate
@@ -54,8 +54,7 @@ def text_of(row: Row) -> str:
 
 def _joined(row: Row, messages: Sequence[HistoryMessage]) -> str:
     said = "\n".join(filter(None, map(said_in, messages)))
-    metadata = row.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    name = metadata_of(row).get("name")
     # A result has the name of its tool there.
     is_named = isinstance(name, str) and name.strip() and messages and messages[0].role != "tool"
     return f"{str(name).strip()}: {said}" if said and is_named else said

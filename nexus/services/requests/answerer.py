@@ -384,10 +384,9 @@ def _internal(request: IncomingRequest, reason: str) -> _Answer:
     return _refusal(request, RequestError(ErrorCode.INTERNAL, reason))
 
 
-def _waited_s(claim: Acquired, delivery: Delivery | None) -> float:
+def _waited_s(claim: Acquired, delivery: Delivery) -> float:
     """How long the requester has waited since the first delivery, by the ledger's clock alone.
 
     A later copy of the request begins no new deadline.
     """
-    sent_ms = delivery.sent_ms if delivery else 0
-    return (claim.now_ms - min(filter(None, (claim.asked_ms, sent_ms)), default=claim.now_ms)) / 1_000
+    return (claim.now_ms - min(filter(None, (claim.asked_ms, delivery.sent_ms)), default=claim.now_ms)) / 1_000

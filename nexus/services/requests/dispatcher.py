@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
 import anyio
-import structlog
 from anyio.lowlevel import checkpoint
 
 from nexus.core.concurrency import OuterHandler, Pending, supervised
@@ -45,8 +44,6 @@ from nexus.services.requests.envelope import (
 from nexus.services.requests.tool_calls import MOST_CALLS, MOST_CALLS_ASIDE, ToolCallService
 from nexus.services.session_queue import MessageQueue
 from nexus.services.tools.registry import ToolCatalog
-
-_log = structlog.get_logger(__name__)
 
 _TASK: Final = "dispatcher"
 _MOST_RESULTS: Final = 256
@@ -95,10 +92,7 @@ def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
     return (
         Work(Topics.CONTEXT_BUILD_REQUEST, max_in_flight, aside=MOST_REFUSALS_PER_OWNER, sheds=True),
         Work(Topics.MEMORY_SEARCH, max(max_in_flight // 4, 1), aside=MOST_REFUSALS_PER_OWNER, sheds=True),
-        Work(Topics.LLM_RESULTS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
-        Work(Topics.TOOLS_RESULTS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
-        Work(Topics.TOOLS_PROGRESS, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
-        Work(Topics.RUNS_INPUT, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE),
+        *(Work(topic, _MOST_RESULTS, aside=_MOST_RESULTS_ASIDE) for topic in ROW_MAKERS),
         Work(Topics.TOOLS_REGISTER, _MOST_OTHERS),
         Work(Topics.TOOLS_UNREGISTER, _MOST_OTHERS),
         Work(Topics.SESSION_STATE, _MOST_OTHERS),
@@ -175,7 +169,8 @@ class Dispatcher:
                 if delivery.deliveries > MOST_TRUSTED_DELIVERIES:
                     self._tasks.start_soon(supervised, self._metrics, _TASK, partial(self._dispatch_suspect, delivery))
                 else:
-                    self._dispatch(delivery)
+                    with self._guarded(delivery):
+                        self._begin(delivery)
                 if time.monotonic() > slice_ends:
                     await checkpoint()
                     slice_ends = time.monotonic() + _SLICE_S
@@ -189,11 +184,6 @@ class Dispatcher:
                 self._dead_letter(delivery, _Fault(reason, DeadLetterCause.POISON))
             else:
                 self._begin(delivery)
-
-    def _dispatch(self, delivery: Delivery) -> None:
-        """Have a delivery read and passed on, or make it a dead letter."""
-        with self._guarded(delivery):
-            self._begin(delivery)
 
     @contextmanager
     def _guarded(self, delivery: Delivery) -> Iterator[None]:
@@ -313,7 +303,7 @@ class Dispatcher:
 
     def _offer(self, delivery: Delivery, message: Message, row: Row | None) -> _Fault | None:
         match delivery.topic:
-            case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS | Topics.TOOLS_PROGRESS | Topics.RUNS_INPUT:
+            case topic if topic in ROW_MAKERS:
                 if reason := _why_not_recorded(delivery.topic, message, row):
                     return _Fault(reason, DeadLetterCause.REFUSED, message.id)
                 settled = partial(self._settle, delivery, message.id, partly=_what_is_not_understood(message, row))

@@ -16,16 +16,17 @@ from typing import Any, Final, Self
 
 from nexus.core.erasure import owner_mark
 from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
-from nexus.core.models import ANSWER_TOPICS, LONG_AGO, Message, Role, Topics, named_agent
+from nexus.core.models import ANSWER_TOPICS, CALL_IDS, CALL_NAMES, LONG_AGO, Message, Role, Topics, named_agent
 from nexus.core.payloads import ErrorContent, ErrorDetail, ToolResult
 from nexus.core.ports import Delivery
 from nexus.core.signing import FIELD, Signing
 from nexus.core.tracing import Key, carried, carrier, processing
 from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, decode, encode
 from nexus.services.context.request import REPLY_TO, reply_suffix
-from nexus.services.history.parts import CALL_IDS
+from nexus.services.history.forms import native
+from nexus.services.history.parts import first_of
 from nexus.services.history.rows import BEFORE_ALL, REVISION, internal_marks, read_session_id
-from nexus.services.history.tool_calls import as_id, given_arguments
+from nexus.services.history.tool_calls import as_id, described, given_arguments
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
 
 # For the ids that an envelope needs and an unreadable request may lack.
@@ -36,14 +37,13 @@ _DIGEST_CHARS: Final = 32
 # How long a call waits for another replica, or for Redis, on a bus that keeps nothing.
 _LONGEST_S: Final = 120.0
 _NAMES: Final = tuple(name.encode() for name in sorted(MEMORY_TOOLS))
-_WITHIN: Final = ("function", "function_call", "functionCall", "custom")
 _NO_CALL: Final = 'content: holds no call that is understood; {"name", "args", "call_id"} is, and what models send'
 # JSON may spell the letters of a name as \u0061.
 _ESCAPED_LETTER: Final = b"\\u00"
 # For payloads that cannot be parsed. Within a text, quotation marks have a backslash before them.
-_NAME: Final = re.compile(rb'(?<!\\)"(?:name|toolName)"\s*+:\s*+"(' + b"|".join(_NAMES) + rb')"')
+_NAME: Final = re.compile(rf'(?<!\\)"(?:{"|".join(CALL_NAMES)})"\s*+:\s*+"({"|".join(sorted(MEMORY_TOOLS))})"'.encode())
 _CALL_ID: Final = re.compile(
-    rb'(?<!\\)"(?:call_id|tool_call_id|tool_use_id|toolCallId)"\s*+:\s*+"([\x20\x21\x23-\x5b\x5d-\x7e]{1,256})"'
+    rf'(?<!\\)"(?:{"|".join(CALL_IDS)})"\s*+:\s*+"([\x20\x21\x23-\x5b\x5d-\x7e]{{1,256}})"'.encode()
 )
 _CALL_ID_WITHIN: Final = 4_096
 
@@ -398,18 +398,21 @@ def read_tool_call(delivery: Delivery, arrived_at: float, settings: RequestSetti
 
 
 def _called(content: Any) -> tuple[str, Any, str]:
-    """Name, arguments and id of the call in a content: a call as models make them, by itself or as the only one.
+    """Name, arguments and id of the one call in a content: a message of a model, a part of one, or a call by itself.
 
     The arguments are as they came: what is repaired to be shown must not be carried out. `""` for no name and no id.
     """
-    call = content if isinstance(content, Mapping) else {}
-    calls = call.get("tool_calls")
-    if isinstance(calls, list) and len(calls) == 1 and isinstance(calls[0], Mapping):
-        (call,) = calls
-    inner = next((call[key] for key in _WITHIN if isinstance(call.get(key), Mapping)), call)
-    name = inner.get("name", inner.get("toolName"))
-    ids = (each.get(key) for each in (call, inner) for key in (*CALL_IDS, "id"))
-    return name if isinstance(name, str) else "", given_arguments(inner), next(filter(None, map(as_id, ids)), "")
+    rows = native({"role": Role.AI.value, "content": content, "metadata": {}})
+    made = [call for row in rows for call in row["metadata"].get("tool_calls", ())]
+    whole = content if isinstance(content, Mapping) else {}
+    # A call without a type, such as that of the contract, is not taken for a part of a message.
+    call = whole if not made else made[0] if len(made) == 1 else {}
+    inner = described(call)
+    name = first_of(inner, *CALL_NAMES)
+    # Of a message with `tool_calls` the id is the message's; before there were those, it stood beside the one call.
+    beside = whole if "function_call" in whole else {}
+    ids = (each.get(key) for each in (call, inner, beside) for key in (*CALL_IDS, "id"))
+    return name if isinstance(name, str) else "", given_arguments(call), next(filter(None, map(as_id, ids)), "")
 
 
 def _session_in(message: Message) -> tuple[str | None, str | None]:

@@ -140,9 +140,10 @@ class ToolCallService:
 
     def offer(self, call: ToolCallRequest) -> bool:
         """Accept a call, if only to refuse it. False when even too many refusals are waiting."""
-        if call.name in MEMORY_TOOLS or call.fault is not None:
+        is_announced = self._is_announced(call.name)
+        if call.name in MEMORY_TOOLS or (call.fault is not None and not is_announced):
             return self._offer(call)
-        if self._is_announced(call.name) or self._unanswered >= _MOST_WAITING:
+        if is_announced or self._unanswered >= _MOST_WAITING:
             self._bus.done(call.delivery)
             return True
         self._bus.set_aside(call.delivery, aside=True)

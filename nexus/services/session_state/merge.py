@@ -24,7 +24,6 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-from nexus.services.history.rows import check_names, read_op, unknown
 from nexus.services.session_state.state import (
     LISTS,
     MOST_SUB_AGENTS,
@@ -41,6 +40,7 @@ from nexus.services.session_state.state import (
     removed_schema,
     state_of,
 )
+from nexus.services.text.checks import check_names, read_op, unknown
 
 Document = dict[str, Any]
 

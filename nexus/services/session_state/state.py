@@ -21,8 +21,7 @@ from typing import Annotated, Any, Final
 from pydantic import WithJsonSchema
 
 from nexus.core.models import parse_moment
-from nexus.services.history.rows import check_names, is_word, unknown
-from nexus.services.text.escape import canonical
+from nexus.services.text.checks import check_names, is_word, read_text, unknown
 
 ROLE_CHARS: Final = 32_000
 TEXT_CHARS: Final = 8_000
@@ -35,7 +34,6 @@ MOST_SUB_AGENTS: Final = 50
 HERE: Final = "."
 
 _ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{ID_CHARS}}}")
-# The longest text that may be quoted in a reason.
 _NOT_IN_A_STATUS = re.compile(r"[ _-]")
 _DERIVED_ID_CHARS: Final = 16
 
@@ -164,17 +162,7 @@ def read_id(value: Any, where: str) -> str:
 
 def read_sub_agent(value: Any, where: str) -> str:
     """The id of a sub-agent: a text, which may be a name with spaces."""
-    return _text(value, where, most=ID_CHARS)
-
-
-def _text(value: Any, where: str, *, most: int) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: a text of 1 to {most} characters is needed")
-    if len(value) > most:
-        raise ValueError(f"{where}: {len(value)} characters, at most {most} are allowed")
-    if not canonical(value).strip():
-        raise ValueError(f"{where}: is blank; a text of 1 to {most} characters is needed")
-    return value
+    return read_text(value, where, ID_CHARS)
 
 
 def _status(value: Any, where: str) -> str:
@@ -194,7 +182,7 @@ def _moment(value: Any, where: str) -> str:
 
 
 def _read_role(value: Any, where: str, *, patch: bool) -> str:  # noqa: ARG001  # the signature of all readers
-    return _text(value, where, most=ROLE_CHARS)
+    return read_text(value, where, ROLE_CHARS)
 
 
 def _read_roles(value: Any, where: str, *, patch: bool) -> dict[str, str | None]:
@@ -207,7 +195,7 @@ def _read_roles(value: Any, where: str, *, patch: bool) -> dict[str, str | None]
         name = read_sub_agent(agent, f"{where}: the id at place {index}")
         place = f"{where}.{name}" if is_word(name) else f"{where}: the role at place {index}"
         if role is not None:
-            roles[name] = _text(role, place, most=ROLE_CHARS)
+            roles[name] = read_text(role, place, ROLE_CHARS)
         elif patch:
             roles[name] = None
     return roles
@@ -287,7 +275,7 @@ def _text_schema(most: int) -> Fields:
 
 
 def _text_field(*spellings: str, most: int) -> _Field:
-    return _Field(spellings, partial(_text, most=most), _text_schema(most), needed=True)
+    return _Field(spellings, partial(read_text, most=most), _text_schema(most), needed=True)
 
 
 _CREATED_AT: Final = _Field(("created_at", "createdAt"), _moment, {"type": "string", "format": "date-time"})

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
+from nexus.services.text.sentences import shares
+
 # Characters of an answer that are shown beside annotations of any length.
 _LEAST_SHOWN: Final = 20
 _ELLIPSIS: Final = "..."
@@ -47,9 +49,5 @@ def _ending(text: str, limit: int) -> str:
 
 def _shared_out(texts: Sequence[str], room: int) -> list[str]:
     """Each text cut to an equal share of `room`; the surplus of short texts goes to the longer ones."""
-    shares = [0] * len(texts)
-    left = room
-    for position, index in enumerate(sorted(range(len(texts)), key=lambda i: min(len(texts[i]), room))):
-        shares[index] = min(len(texts[index]), left // (len(texts) - position))
-        left -= shares[index]
-    return [_beginning(text, share) for text, share in zip(texts, shares, strict=True)]
+    wanted = [min(len(text), room) for text in texts]
+    return [_beginning(text, share) for text, share in zip(texts, shares(wanted, room), strict=True)]

@@ -41,9 +41,9 @@ _ABBREVIATIONS: Final = frozenset({"al", "approx", "ca", "cf", "dr", "fig", "mr"
 _FIRST, _LAST = 16_000, 4_000
 # The longest abbreviation or marker of a list that is looked for, and a bit more.
 _LOOKED_BACK: Final = 12
-# So far back a cut may move to fall between words, which are shorter where a character says more.
 # A cut may come so much earlier for the sake of a line or sentence: a fifth of the text.
 _NEAR: Final = 5
+# So far back a cut may move to fall between words, which are shorter where a character says more.
 _LONGEST_WORD: Final = 48
 _LONGEST_OTHER: Final = 12
 _DIGITS = re.compile(r"\d+")

@@ -23,6 +23,7 @@ from nexus.core.person import CONSTRAINT_SCOPES, KINDS, MAX_CONSTRAINT_CHARS, MA
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.recall import SCOPES, Scope
 from nexus.core.working_memory import STRATEGIES, TARGETS, Strategy, Target
+from nexus.services.text.checks import refuse_unstorable
 
 COMPACT_HISTORY: Final = "compact_history"
 PIN_CONSTRAINT: Final = "pin_constraint"
@@ -245,7 +246,6 @@ def definitions(limits: MemoryLimits | None = None) -> list[dict[str, Any]]:
 # JSON numbers are exact up to here everywhere.
 _LARGEST: Final = 2**53 - 1
 _SHOWN_CHARS: Final = 40
-_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 # Categories of characters that show nothing where they stand alone.
 _UNSEEN: Final = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf", "Mn", "Me"})
@@ -458,9 +458,7 @@ def _text(arguments: Mapping[str, Any], where: str) -> str:
         raise ValueError(f"{where}: is missing; a text is needed")
     if not isinstance(value, str):
         raise ValueError(f"{where}: a text is needed, not {_shown(value)}")
-    if found := _UNSTORABLE.search(value):
-        what = "a NUL" if found[0] == "\x00" else "half a surrogate pair"
-        raise ValueError(f"{where}: {what} at place {found.start() + 1} cannot be kept; leave it out")
+    refuse_unstorable(value, where)
     if all(char in _BLANK or unicodedata.category(char) in _UNSEEN for char in value):
         raise ValueError(f"{where}: is empty; a text with something in it is needed")
     return value
@@ -493,7 +491,7 @@ def _whole_number(arguments: Mapping[str, Any], where: str, parameters: Mapping[
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
-        cut = ascii(value[:_SHOWN_CHARS]) if _UNSTORABLE.search(value) else repr(value[:_SHOWN_CHARS])
+        cut = repr(value[:_SHOWN_CHARS])
         return cut if len(value) <= _SHOWN_CHARS else f"{cut} and so on"
     if isinstance(value, bool | None):
         return json.dumps(value)

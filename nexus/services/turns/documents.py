@@ -215,12 +215,6 @@ def changes_by_summary(summaries: Summaries, insights: Sequence[str]) -> dict[st
     return {"summaries": summaries.model_dump(), "insights": list(insights), **NOTHING_DUE}
 
 
-def extracted_in(document: Row) -> list[str]:
-    """The ids of the messages of which the facts were extracted."""
-    listed = document.get("extracted")
-    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-
-
 def changes_by_refusal(document: Row) -> dict[str, Any]:
     """The changes to a turn whose result the store refuses: nothing is due on it any more."""
     over = {"status": TurnStatus.COMPLETED.value} if is_going_on(document) else {}

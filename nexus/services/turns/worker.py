@@ -33,13 +33,13 @@ from nexus.services.due_work import (
     claim_due,
     run_due_work,
 )
+from nexus.services.history.rows import texts_of_list
 from nexus.services.text.model_reply import CallLimit
 from nexus.services.turns.documents import (
     OVERTAKEN,
     changes_by_refusal,
     changes_by_review,
     changes_by_summary,
-    extracted_in,
     facts_of,
     is_overtaken,
     is_placed,
@@ -235,7 +235,7 @@ class TurnWorker:
     async def _extract_facts(self, extract: Extract, claimed: WorkClaim) -> None:
         """Keep the facts in what the person said in the turn."""
         turn = claimed.document
-        rows, known = await self._rows_of(turn), extracted_in(turn)
+        rows, known = await self._rows_of(turn), texts_of_list(turn.get("extracted"))
 
         async def ask(calls: CallLimit) -> Mapping[str, Any]:
             read = await extract(turn["owner_key"], turn["run_id"], rows, known, calls)

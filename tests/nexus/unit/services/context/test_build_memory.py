@@ -21,9 +21,11 @@ from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
 from tests.nexus.support.builder_settings import settings_with, window_with
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.unit.services.context.remembering import stored_turn
 from tests.nexus.unit.services.context.test_build_agent import SUB, asking, history
 from tests.nexus.unit.services.context.test_working_memory_blocks import AT, overview
 from tests.nexus.unit.services.parts import Parts, definition, opened, past, within
+from tests.nexus.unit.services.remembering_turns import FakeTurns
 
 PROMPT: dict[str, Any] = {"agent": {"system_prompt": "You help."}}
 TIGHT = window_with(context_window=2_000, summary_max_tokens=50)
@@ -99,7 +101,12 @@ class FakeMemory:
 
 @asynccontextmanager
 async def remembering(
-    runs: int = 3, *, length: int = 1, window: WindowSettings = TIGHT, **settings: Any
+    runs: int = 3,
+    *,
+    length: int = 1,
+    window: WindowSettings = TIGHT,
+    turns: FakeTurns | None = None,
+    **settings: Any,
 ) -> AsyncIterator[tuple[Parts, FakeMemory]]:
     """Parts with a working memory, over a session of so many runs whose messages have so many words more."""
     store, bus = YieldingStore(), MemoryBus()
@@ -113,6 +120,7 @@ async def remembering(
             MemoryLedger(bus),
             settings_with(window=window, **settings),
             memory=memory,
+            turns=turns,
             counter=FakeCounter(),
         )
         yield replace(parts, builder=builder), memory
@@ -163,6 +171,24 @@ async def test_a_run_is_shown_what_it_began_with() -> None:
     assert first["messages"][:-1] == second["messages"][: len(first["messages"]) - 1]
     assert "overview_bytes: 7\n" in message(second, "CONTEXT_META")
     assert message(third, "WORKING_MEMORY").endswith("written")
+
+
+async def test_the_age_of_the_overview() -> None:
+    """It is told in every context of the run, also where the goal is given and nothing of the turns is shown."""
+    turns = FakeTurns()
+    turns.plant(*(stored_turn(number) for number in range(1, 10)))
+    async with remembering(9, turns=turns) as (parts, memory):
+        memory.kept = Snapshot(overview("plan"))
+        given = {**PROMPT, "task_context": "the goal"}
+        first = await parts.build(asking(**given))
+        second = await parts.build(asking(request_id="msg_2", **given, later=called("ok")))
+    (shown,) = {
+        line
+        for content in (first, second)
+        for line in message(content, "CONTEXT_META").splitlines()
+        if line.startswith("turns_since_overview_update")
+    }
+    assert shown.rpartition(" ")[2].isdecimal()
 
 
 class TestCompaction:

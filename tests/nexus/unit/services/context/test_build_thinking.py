@@ -187,3 +187,15 @@ async def test_nothing_is_kept_of_a_degraded_build() -> None:
         second = await parts.build(asking(request_id="msg_2"))
     assert (first["degraded"], first["tools"]) == (["tools"], [])
     assert (second["degraded"], second["tools"]) == ([], [definition()])
+
+
+async def test_nothing_is_kept_without_what_is_to_be_recorded() -> None:
+    """What the request names is not there: the answer says so, and a later build of the run reads all anew."""
+    async with opened(FakeStore(), turns=FakeTurns()) as parts:
+        asked = asking().model_copy(update={"metadata": {"after": ["msg_late"]}})
+        first = await parts.build(asked, budget_s=0.5)
+        parts.store.plant("messages", [{**past(1)[0], "id": "msg_late"}])
+        parts.registry.register(definition(), print)
+        second = await parts.build(asked.model_copy(update={"id": "msg_2"}))
+    assert first["context"]["notes"] == ["metadata.after: 1 of 1 messages are not recorded"]
+    assert (second["context"]["notes"], second["tools"]) == ([], [definition()])

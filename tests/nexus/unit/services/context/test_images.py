@@ -107,6 +107,9 @@ async def counted(message: Message, window: int, used: Parts) -> dict[str, Any]:
     sources = (used.persistence, used.store, used.registry, used.ledger)
     builder = ContextBuilder(*sources, settings_with(count_tokens="always"), counter=FakeCounter())
     known = {**message.content["metadata"], "context_window": window}
+    if known["layout"] == "thinking":
+        # Then the input shares its message with other blocks.
+        known |= {"task_context": "the goal", "workspace_context": "a desk"}
     message = message.model_copy(update={"content": {**message.content, "metadata": known}})
     return await replace(used, builder=builder).build(message)
 
@@ -130,6 +133,7 @@ async def test_a_small_window(layout: str, form: str) -> None:
         assert FAULTS[form](converted(shown)) == []
         tokens = shown["context"]["tokens"]
         assert (tokens["limit"], tokens["used"] <= window) == (window, True)
+        assert sum(block["tokens"] for block in shown["context"]["blocks"]) <= tokens["used"]
         of_input = next(block for block in shown["context"]["blocks"] if block["tag"] in {"INPUT", "THIS_MOMENT"})
         assert of_input["tokens"] > most * IMAGE_TOKENS
     words = 30 * FakeCounter().count("[image: image/jpeg, 1 KB]")

@@ -461,6 +461,34 @@ class TestCalls:
             ),
             *(
                 (
+                    {"type": "tool-look", "toolCallId": "c", "state": state, "input": {}, **output},
+                    ("c", "look", {}),
+                    ("c", "", success),
+                )
+                for state, output, success in (
+                    ("output-available", {"output": ""}, None),
+                    ("output-available", {"output": None}, None),
+                    ("output-available", {}, None),
+                    ("output-error", {"errorText": ""}, False),
+                )
+            ),
+            (
+                {"type": "tool-look", "toolCallId": "c", "state": "input-available", "input": {}},
+                ("c", "look", {}),
+                None,
+            ),
+            (
+                {"type": "mcp_call", "id": "c", "name": "look", "arguments": "{}", "output": ""},
+                ("c", "look", {}),
+                ("c", "", None),
+            ),
+            (
+                {"type": "mcp_call", "id": "c", "name": "look", "arguments": "{}", "output": None},
+                ("c", "look", {}),
+                None,
+            ),
+            *(
+                (
                     {"type": "tool-look", "toolCallId": "c", "state": state, "approval": {"approved": False} | reason},
                     ("c", "look", {}),
                     ("c", text, False),

@@ -118,6 +118,10 @@ class TestReading:
                 {"call_id": "c", "state": "paused"},
                 "content.state: 'paused' is unknown; allowed: working, input_required, completed, failed, cancelled",
             ),
+            (
+                {"call_id": "c", "state": "Mrs Smith is ill"},
+                "content.state: a text of 16 characters is unknown; allowed: working, ",
+            ),
             *(
                 ({"call_id": "c", "state": "working", "progress": number}, "content.progress: a number from 0 to 1")
                 for number in (-1, 101, True, float("nan"), "half", [1])
@@ -135,7 +139,7 @@ async def kept(*messages: Message) -> list[Row]:
     """The rows that these messages leave, recorded one after another, without what says when they were stored."""
     store = FakeStore()
     async with PersistenceService(store, NO_TOMBSTONES).running() as service:
-        service.remember_run("o", "r", RunOrigin("s"))
+        service.origins.remember("o", "r", RunOrigin("s"))
         for each in messages:
             assert service.offer(ROW_MAKERS[Topics.TOOLS_PROGRESS](each, 10), 10)
             with anyio.fail_after(PATIENCE_S):

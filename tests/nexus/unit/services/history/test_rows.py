@@ -250,6 +250,14 @@ def test_a_result_in_parts(parts: Any, text: str) -> None:
     assert small["metadata"]["raw"] == json.loads(large["metadata"]["raw"]) == message.content
 
 
+def test_a_result_that_names_a_source() -> None:
+    """It comes in its envelope like any other."""
+    content = {"result": "42", "call_id": "c", "tool_name": "look"}
+    plain, named = (tool_row(sent(Role.TOOL, content, **about)) for about in ({}, {"source": "tool_result"}))
+    assert named == plain
+    assert (named["content"], named["metadata"]["call_id"]) == ("42", "c")
+
+
 @pytest.mark.parametrize("nested", [True, False], ids=["nested", "flat"])
 def test_calls_of_a_large_message(nested: bool) -> None:
     """Say the same with their arguments as JSON text, all of them."""

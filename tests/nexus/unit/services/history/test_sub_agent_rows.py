@@ -40,7 +40,7 @@ async def recorded(store: FakeStore, *offers: tuple[str, Message] | RunOrigin) -
         for offer in offers:
             if isinstance(offer, RunOrigin):
                 await service.insert_input(service.input_row(HUMAN, offer))
-                service.remember_run("o", "r", offer)
+                service.origins.remember("o", "r", offer)
             else:
                 assert service.offer(ROW_MAKERS[offer[0]](offer[1], 1), 1)
         with anyio.fail_after(PATIENCE_S):

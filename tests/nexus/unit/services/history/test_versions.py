@@ -14,6 +14,7 @@ from nexus.core.errors import StoreRejectedError
 from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.ports.store import LONGEST_CONTENT
+from nexus.services.history.forms import success_of
 from nexus.services.history.rows import ROW_MAKERS, llm_row
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
@@ -62,6 +63,16 @@ GROWING = [
     [version({"result": {"n": n}, "call_id": "c", "status": "success"}, role=Role.TOOL, revision=n) for n in range(3)],
     [version(text, role=Role.HUMAN) for text in ("no,", "no, Bergen", "no, Bergen!")],
 ]
+
+
+@pytest.mark.parametrize(
+    ("status", "success"), [({}, None), ({"status": "success"}, True), ({"status": "error"}, False)]
+)
+async def test_what_comes_in_the_place_of_its_stand_in(status: dict[str, str], success: bool | None) -> None:
+    """It did not fail because the first attempt was too large to be recorded."""
+    stand_in = version({"result": "too large", "call_id": "c", "status": "error"}, role=Role.TOOL, revision=-1)
+    text, metadata = await kept_of(stand_in, version({"result": "42", "call_id": "c", **status}, role=Role.TOOL))
+    assert (text, success_of(metadata)) == ("42", success)
 
 
 @pytest.mark.parametrize("versions", GROWING)

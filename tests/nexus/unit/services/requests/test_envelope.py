@@ -82,7 +82,7 @@ def test_none_of_ours(content: Any) -> None:
     assert asked(Message(run_id="run_1", owner_key="ada", role=Role.AI, content=content)) is None
 
 
-FORMS: Final[dict[str, dict[str, Any]]] = {
+FORMS: Final[dict[str, Any]] = {
     "of Chat Completions": {"id": "c", "type": "function", "function": {"name": "search_memory", "arguments": "{1"}},
     "flat": {"id": "c", "name": "search_memory", "arguments": "{1"},
     "of Responses": {"type": "function_call", "call_id": "c", "id": "fc", "name": "search_memory", "arguments": "{1"},
@@ -94,6 +94,40 @@ FORMS: Final[dict[str, dict[str, Any]]] = {
     "the only one": {"tool_calls": [{"id": "c", "function": {"name": "search_memory", "arguments": "{1"}}]},
     "of Vercel": {"type": "tool-call", "toolCallId": "c", "toolName": "search_memory", "args": "{1"},
     "as a result names it": {"tool_use_id": "c", "name": "search_memory", "args": "{1"},
+    "of Bedrock": {"toolUse": {"toolUseId": "c", "name": "search_memory", "input": "{1"}},
+    "of Pydantic AI": {
+        "part_kind": "tool-call",
+        "tool_name": "search_memory",
+        "args": "{1",
+        "tool_call_id": "c",
+    },
+    "of LlamaIndex": {
+        "block_type": "tool_call",
+        "tool_name": "search_memory",
+        "tool_kwargs": "{1",
+        "tool_call_id": "c",
+    },
+    "in a list": [{"type": "tool_use", "id": "c", "name": "search_memory", "input": "{1"}],
+    "in a list of OpenAI's": [
+        {"id": "c", "type": "function", "function": {"name": "search_memory", "arguments": "{1"}}
+    ],
+    "in a message of Anthropic": {
+        "id": "msg_1",
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "I look."},
+            {"type": "tool_use", "id": "c", "name": "search_memory", "input": "{1"},
+        ],
+    },
+    "in a message of Gemini": {
+        "role": "model",
+        "parts": [{"functionCall": {"id": "c", "name": "search_memory", "args": "{1"}}],
+    },
+    "in a message of LangChain": {
+        "type": "ai",
+        "data": {"id": "run-1", "tool_calls": [{"id": "c", "name": "search_memory", "args": "{1"}]},
+    },
+    "in a message of AG-UI": {"toolCalls": [{"id": "c", "function": {"name": "search_memory", "arguments": "{1"}}]},
 }
 
 
@@ -121,7 +155,7 @@ def test_a_call_of_another_tool() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["compact_history", [], {}, {"name": 5}, {"name": ""}, {"tool_calls": [ARGS, ARGS]}, {"function": "web_search"}],
+    ["compact_history", [], {}, {"name": 5}, {"name": ""}, {"tool_calls": [ARGS, ARGS]}, {"function": 5}],
     ids=str,
 )
 def test_what_is_no_call(content: Any) -> None:

@@ -265,12 +265,13 @@ class TestOtherTools:
         assert told["error"]["message"].startswith("content: holds no call that is understood")
 
     async def test_a_tool_that_is_announced(self) -> None:
-        """Before the call or after it: somebody runs it, so nothing is said."""
+        """Before the call or after it: somebody runs it, so nothing is said, whatever is wrong with the call."""
         async with serving(unknown_tools_after_ms=1) as replica:
             replica.announced.add("weather")
-            deliveries = [shared(calling_other()), shared(calling_other("late"), "2-0")]
-            replica.offer(deliveries[0])
-            replica.offer(deliveries[1])
+            unusable = calling_other(call_id="c" * 257).model_copy(update={"id": "msg_3"})
+            deliveries = [shared(calling_other()), shared(calling_other("late"), "2-0"), shared(unusable, "3-0")]
+            for delivery in deliveries:
+                replica.offer(delivery)
             replica.announced.add("late")
 
             async def both_done() -> bool:
