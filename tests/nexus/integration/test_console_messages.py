@@ -16,7 +16,7 @@ from nexus.bootstrap import Nexus, open_nexus
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.records import BuildRecord
-from tests.nexus.support.console import Seen
+from tests.nexus.support.console_browser import Page
 from tests.nexus.support.odd_values import ODD_VALUES, VARIANTS, with_value
 from tests.nexus.support.rows import row
 from tests.nexus.support.waiting import PATIENCE_S
@@ -104,12 +104,12 @@ async def test_messages_of_other_programs(settings: Settings, mongo_janitor: Jan
         assert len(stored) > len(rows) / 2
         for layout in ("agent", "dialogue"):
             await answered(nexus, "ada", layout)
-        seen: dict[str, Seen] = {}
+        seen: dict[str, Page] = {}
 
         async def see(link: str) -> None:
             response = await client.get(link)
             assert response.status_code == 200, (link, response.text[-500:])
-            seen[link] = Seen(response)
+            seen[link] = Page(response.status_code, response.text)
             assert len(response.text) < 2_000_000, link
 
         await see("/console/owner?owner=ada")

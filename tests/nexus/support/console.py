@@ -4,10 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlencode
 
 import httpx2
 from pydantic import SecretStr
@@ -28,62 +27,13 @@ from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.letters import LetterSender
 from nexus.services.tools.registry import ToolRegistry
 from nexus.wiring import builder_settings, create_eraser
+from tests.nexus.support.console_browser import Page
 from tests.nexus.support.constraints import constraints_on
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.tombstones import NO_TOMBSTONES
 
-# Elements of HTML that have no end, and those of SVG that are written without one.
-_WITHOUT_END = {"input", "br", "hr", "meta", "link", "rect", "polyline", "polygon", "line"}
 TOKEN = "the token of the tests"
 MACHINE = ("127.0.0.1", 40_000)
-
-
-class Seen(HTMLParser):
-    """A page as a browser reads it: all of its elements are ended, and none is one that the console does not make.
-
-    Attributes:
-        text: what a person reads, folded parts too; `links`: where it leads, in order.
-    """
-
-    def __init__(self, answer: httpx2.Response) -> None:
-        super().__init__()
-        self.status, self.source = answer.status_code, answer.text
-        self.text = ""
-        self.links: list[str] = []
-        self._open: list[str] = []
-        self.feed(self.source)
-        self.close()
-        assert not self._open, self._open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take note of links. No element brings a script, a style or an image."""
-        assert tag not in {"script", "style", "img", "iframe", "object"}, self.get_starttag_text()
-        assert not [name for name, _ in attrs if name.startswith("on") or name == "style"], self.get_starttag_text()
-        if tag not in _WITHOUT_END:
-            self._open.append(tag)
-        self.links += [value or "" for name, value in attrs if name == "href" and tag == "a"]
-
-    def handle_endtag(self, tag: str) -> None:
-        """Close the element that was opened last."""
-        if tag not in _WITHOUT_END:
-            assert self._open.pop() == tag, self.source[-2_000:]
-
-    def handle_data(self, data: str) -> None:
-        """What a person reads."""
-        self.text += data
-
-    def links_to(self, page: str, **asked: str) -> list[dict[str, str]]:
-        """The parameters of the links to a page that have these among them."""
-        found = [(each.path, dict(parse_qsl(each.query))) for each in map(urlsplit, self.links)]
-        return [given for path, given in found if path == f"/console/{page}" and given.items() >= asked.items()]
-
-    def link_to(self, page: str, **asked: str) -> str:
-        """The first link to a page with these parameters."""
-        for link in self.links:
-            parts = urlsplit(link)
-            if parts.path == f"/console/{page}" and dict(parse_qsl(parts.query)).items() >= asked.items():
-                return link
-        raise AssertionError((page, asked, self.links))
 
 
 @dataclass(frozen=True)
@@ -102,10 +52,11 @@ class Console:
         assert answer.status_code == 200, answer.text
         return unescape(answer.text)
 
-    async def see(self, page: str, **asked: Any) -> Seen:
+    async def see(self, page: str, **asked: Any) -> Page:
         """The page at this address, which may be a link; also one that says why there is none."""
         link = page if page.startswith("/") else f"/console/{page}?{urlencode(asked)}"
-        return Seen(await self.client.get(link))
+        answer = await self.client.get(link)
+        return Page(answer.status_code, answer.text)
 
     async def sent(self, form: str, **fields: str) -> httpx2.Response:
         """The answer to a form with the token that pages have."""

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx2
 
@@ -20,7 +20,7 @@ from nexus.services.replicas import Replicas
 from nexus.wiring import Nexus, create_nexus
 from tests.nexus.support.waiting import PATIENCE_S
 
-_NO_END = {"input", "br", "hr", "meta", "link", "img"}
+_NO_END = {"input", "br", "hr", "meta", "link"}
 
 
 @dataclass(slots=True)
@@ -38,7 +38,6 @@ class Page(HTMLParser):
     Attributes:
         text: what a person reads, folded parts too.
         links: where it leads, in order.
-        tags: the names of its elements.
     """
 
     def __init__(self, status: int, source: str) -> None:
@@ -46,7 +45,6 @@ class Page(HTMLParser):
         self.status, self.source = status, source
         self.text = ""
         self.links: list[str] = []
-        self.tags: set[str] = set()
         self.forms: list[Form] = []
         self._open: list[str] = []
         self._area = self._select = self._option = ""
@@ -55,10 +53,10 @@ class Page(HTMLParser):
         assert not self._open, self._open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take note of links, forms and fields. No element brings a script or a style."""
+        """Take note of links, forms and fields. No element brings a script, a style or an image."""
         given = {name: value or "" for name, value in attrs}
+        assert tag not in {"script", "style", "iframe", "object", "img"}, self.get_starttag_text()
         assert not [name for name in given if name.startswith("on") or name == "style"], self.get_starttag_text()
-        self.tags.add(tag)
         if tag not in _NO_END:
             self._open.append(tag)
         if tag == "a":
@@ -91,11 +89,16 @@ class Page(HTMLParser):
             self.forms[-1].fields[self._area] += data
         self.text += data
 
+    def links_to(self, page: str, **asked: str) -> list[dict[str, str]]:
+        """The parameters of the links to a page that have these among them."""
+        found = [(each.path, dict(parse_qsl(each.query))) for each in map(urlsplit, self.links)]
+        return [given for path, given in found if path == f"/console/{page}" and given.items() >= asked.items()]
+
     def link_to(self, page: str, **asked: str) -> str:
         """The first link to a page with these parameters."""
         for link in self.links:
             parts = urlsplit(link)
-            given = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+            given = dict(parse_qsl(parts.query, keep_blank_values=True))
             if parts.path == f"/console/{page}" and given.items() >= asked.items():
                 return link
         raise AssertionError((page, asked, self.links))
@@ -136,7 +139,6 @@ class Browser:
     def _read(response: httpx2.Response) -> Page:
         assert "script-src" not in response.headers["content-security-policy"]
         found = Page(response.status_code, response.text)
-        assert not found.tags & {"script", "style", "iframe", "object", "img"}
         for form in found.forms:
             assert form.method == "get" or form.fields[FORM_TOKEN], form.action
         return found

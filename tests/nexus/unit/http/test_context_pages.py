@@ -224,7 +224,7 @@ async def test_what_would_be_sent_now() -> None:
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_what_others_wrote_stays_text(layout: str, form: str) -> None:
-    """In every block, on every page of a context, no element comes of it; `Seen` checks them."""
+    """In every block, on every page of a context, no element comes of it; `Page` checks them."""
     async with at_console() as (desk, browser):
         desk.plant(*(a_row(number, id=f"m{number}{HOSTILE}", content=HOSTILE * 3) for number in range(6, 30)))
         desk.parts.registry.register({"type": "function", "function": {"name": "f", "description": HOSTILE}})

@@ -8,7 +8,8 @@ import pytest
 
 from nexus.core.ports import Row
 from nexus.core.ports.store import MOST_COUNTED
-from tests.nexus.support.console import Console, Seen, opened_console
+from tests.nexus.support.console import Console, opened_console
+from tests.nexus.support.console_browser import Page
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START, row
 
@@ -31,7 +32,7 @@ def numbered(number: int, **changes: Any) -> Row:
     return row(number, **{"_id": bson.ObjectId(f"{number:024x}"), **changes})
 
 
-async def all_pages(browser: Console, page: str, following: str, **asked: str) -> list[Seen]:
+async def all_pages(browser: Console, page: str, following: str, **asked: str) -> list[Page]:
     """The page, and those that its links for what comes next lead to."""
     found = [await browser.see(page, **asked)]
     while f'rel="next" href="/console/{following}' in found[-1].source:
@@ -40,7 +41,7 @@ async def all_pages(browser: Console, page: str, following: str, **asked: str) -
     return found
 
 
-def linked(pages: list[Seen], page: str, name: str) -> list[str]:
+def linked(pages: list[Page], page: str, name: str) -> list[str]:
     """The values of a parameter in the links to a page, in their order, each once."""
     found = [link.get(name, "") for each in pages for link in each.links_to(page)]
     return [*dict.fromkeys(filter(None, found))]
@@ -127,7 +128,7 @@ async def test_runs_in_pages() -> None:
 
 @pytest.mark.parametrize("text", ["statins", HOSTILE, "\u200f\u202e\x07\x1b[31m 界" * 9, "{% raw %}{{ visit }}"])
 async def test_what_others_wrote_stays_text(text: str) -> None:
-    """In every field that is shown, no element comes of it (`Seen` checks them), and it is there word for word."""
+    """In every field that is shown, no element comes of it (`Page` checks them), and it is there word for word."""
     names = text[:150]
     call = {"id": text, "function": {"name": text, "arguments": json.dumps({text: text})}}
     metadata = {"tool_calls": [call], "tool_name": text, "status": text, text.replace("$", ""): text}
