@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from nexus.config import STORED_SECTIONS, Settings
-from nexus.config.loading import parse_yaml, with_stored
+from nexus.config.loading import parse_yaml, stored_in, with_stored
 from nexus.core.errors import ConfigError
 
 from .server import Refusal, Rows, WrongUsage, explain, one_line
@@ -66,7 +66,8 @@ def checked_template(values: Any) -> dict[str, Any]:
     Raises:
         ValueError: it holds none, or something that cannot be stored.
     """
-    sections = {name: values[name] for name in STORED_SECTIONS if values.get(name)} if isinstance(values, dict) else {}
+    given = stored_in(values) if isinstance(values, dict) else {}
+    sections = {name: value for name, value in given.items() if value}
     if not sections:
         raise ValueError(f"holds none of the sections {', '.join(STORED_SECTIONS)}")
     for path, value in _leaves(sections):

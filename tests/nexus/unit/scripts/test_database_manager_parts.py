@@ -29,7 +29,10 @@ from scripts.dbmanager.terminal import Terminal, human_size, plain
 COMMANDS = ("databases", "collections", "stats", "cleanup", "export", "analyze", "init-config")
 SECRET = "hunter2"
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
-TEMPLATE = {"memory": {"history_context_size": 20, "truncate_chars": 500}, "layouts": {"default": "dialogue"}}
+TEMPLATE: dict[str, Any] = {
+    "memory": {"history_context_size": 20, "truncate_chars": 500},
+    "layouts": {"default": "dialogue"},
+}
 anything = st.recursive(
     st.none()
     | st.booleans()
@@ -346,6 +349,8 @@ class TestPlan:
     def test_only_stored_sections_are_taken(self) -> None:
         """Of a whole settings file, the sections of contract §9 are stored and nothing else."""
         assert checked_template({"bus": {"url": "x"}, "layouts": None, **json.loads(json.dumps(TEMPLATE))}) == TEMPLATE
+        built_with = {"tokenizer": "qwen3", "working_memory": False}
+        assert checked_template({**TEMPLATE, "memory": {**TEMPLATE["memory"], **built_with}}) == TEMPLATE
 
 
 def _carried_out(stored: dict[str, Any], plan: Plan) -> dict[str, Any]:
