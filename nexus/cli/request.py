@@ -27,7 +27,7 @@ def command(
     text: Input,
     session: Annotated[
         str | None,
-        typer.Option(help="The session that the run belongs to; default when not given.", show_default=False),
+        typer.Option(help="The session of the run; default where --metadata names none.", show_default=False),
     ] = None,
     layout: Layout = None,
     form: Form = None,

@@ -127,6 +127,8 @@ BESIDE_CONTENT: Final = SAID_BESIDE | ABOUT_RESULT
 CALL_NAMES: Final = ("name", "toolName", "tool_name", "function")
 # `partial_json` is what was streamed in place of an empty `input`.
 CALL_ARGUMENTS: Final = ("args", "arguments", "partial_json", "input", "parameters", "tool_kwargs")
+# In what a call has both, where it is not flat.
+CALL_WITHIN: Final = ("function", "custom", "function_call", "functionCall", "toolUse")
 # Where a result says which call it answers, and where some calls have their own id.
 CALL_IDS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId")
 _ENVELOPE: Final = frozenset({"id", "run_id", "owner_key", "role", "content", "timestamp", "metadata"})

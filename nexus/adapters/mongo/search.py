@@ -9,7 +9,7 @@ from anyio import to_thread
 
 from nexus.adapters.mongo.schema import NOT_INTERNAL, OF_SESSION, newest_first
 from nexus.core.errors import StoreRejectedError
-from nexus.core.models import CALL_ARGUMENTS, CALL_NAMES
+from nexus.core.models import CALL_ARGUMENTS, CALL_NAMES, CALL_WITHIN
 from nexus.core.ports import Row
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.ports.store import STRUCTURED_SEARCHED, TextsOf
@@ -19,8 +19,8 @@ Newest: TypeAlias = Callable[..., Awaitable[list[Row]]]
 
 _STRUCTURED: Final[Row] = {"$type": ["object", "array"]}
 _CALLS: Final = "metadata.tool_calls"
-# A call is flat, or in one of these; rows of other writers have other names than ours (contract §11).
-_PLACES: Final = ("", "function.", "custom.")
+# Rows of other writers have other names than ours (contract §11).
+_PLACES: Final = ("", *(f"{name}." for name in CALL_WITHIN))
 _NAMES: Final = [place + name for place in _PLACES for name in CALL_NAMES]
 _ARGUMENTS: Final = [place + name for place in _PLACES for name in CALL_ARGUMENTS]
 # Where rows of other writers hold what they say.

@@ -132,6 +132,7 @@ class AgentContext:
             self.snapshot,
             self.mood,
             progress,
+            session.goal.turn_number if session.goal else None,
         )
 
     @property
@@ -141,16 +142,19 @@ class AgentContext:
 
     def meta(self, build: Build) -> Meta:
         """The figures of `[CONTEXT_META]`, as of now: no cache holds the last message."""
-        snapshot, goal = self.session.memory.snapshot or self.snapshot, self.session.goal
+        memory, goal = self.session.memory, self.session.goal
+        snapshot = memory.snapshot or self.snapshot
         overview = snapshot.overview if snapshot else None
-        turn_number = goal.turn_number if goal and snapshot else None
-        written_in = overview.turn_number if overview else 0
+        turn_number = goal.turn_number if goal else memory.view.turn_number if memory.view else None
+        turns_since = None
+        if snapshot and turn_number is not None:
+            turns_since = max(turn_number - (overview.turn_number if overview else 0), 0)
         weights, window, limit = self.assembled.weights, build.settings.window, build.budget.limit
         return Meta(
             tokens_limit=limit,
             overview_bytes=len(overview.content.encode("utf-8", "replace")) if overview else 0,
             overview_revision=overview.revision if overview else 0,
-            turns_since_overview_update=None if turn_number is None else max(turn_number - written_in, 0),
+            turns_since_overview_update=turns_since,
             compactable=bool(weights and window.is_worth_compacting(weights, limit)),
             has_tools=build.request.agent.kind == "main",
             # An overview that could not be read may exist.

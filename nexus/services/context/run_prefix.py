@@ -117,6 +117,7 @@ class RunView:
         snapshot: the working memory in that build; None for none.
         mood: `[MOOD]` of that build; None for none.
         progress: by the `_id` of its row, the metadata of each call's progress that it showed.
+        turn_number: of the run's turn; None where it was not read.
     """
 
     tools: list[dict[str, Any]]
@@ -128,6 +129,7 @@ class RunView:
     snapshot: Snapshot | None = None
     mood: Block | None = None
     progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    turn_number: int | None = None
 
     def as_shown(self, row: Row) -> Row:
         """A row of the session as the first build showed it: what is said of a call's progress changes its row."""

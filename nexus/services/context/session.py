@@ -169,8 +169,7 @@ async def gather_session(sources: Sources, build: Build, memory: RunMemory) -> S
     if sources.states and not is_all_given(request.agent, request.state):
         call = partial(sources.states.get, request.owner_key, request.session_id)
         reads[Part.STATE] = Read(call, build.read_until)
-    # `[CONTEXT_META]` tells by the number of the run's turn how old the overview is.
-    if sources.turns and (snapshot or _needs_goal(request, view.remembered if view else None)):
+    if sources.turns and _needs_goal(request, view.remembered if view else None):
         reads[Part.TURNS] = _goal_of(sources.turns, build)
     found = await sources.read_all(reads)
     read: Past = found.get(Part.HISTORY, Past([]))

@@ -105,12 +105,15 @@ _ABOUT_MEDIA: Final = _SOURCES | {
 _CALL_NAMES: Final = (
     ("id", ("toolCallId", "toolUseId")),
     ("name", ("toolName", "toolType", "tool_type")),
-    ("args", ("action", "operation")),
 )
-_OF_CALL: Final = ("type", "id", "call_id", "name", *CALL_ARGUMENTS)
+_OF_CALL: Final = (
+    *("type", "id", "call_id", "tool_call_id", "tool_use_id", "name", "tool_name", "function", "custom"),
+    *CALL_ARGUMENTS,
+)
 _CALL_ANSWERS: Final = ("output", "result", "error", "errorText")
 # States in which a call has its result, be it nothing.
-_OVER: Final = ("output-error", "output-available", "result")
+_FAILED: Final = ("output-error", "failed")
+_OVER: Final = ("output-available", "result", "completed", *_FAILED)
 
 MediaKind = Literal["image", "audio", "video", "file"]
 _SEEN_OR_HEARD: Final[Sequence[MediaKind]] = ("image", "audio", "video")
@@ -200,10 +203,11 @@ def is_thought(text: str) -> bool:
 
 def _words(text: str, role: Role) -> Iterator[Piece]:
     """A text without what a model has thought in front of it."""
-    while role is Role.AI and (thought := _THOUGHT.match(text)):
+    said = 0
+    while role is Role.AI and (thought := _THOUGHT.match(text, said)):
         yield Omitted("thinking", Why.THINKING)
-        text = text[thought.end() :]
-    yield from filter(None, [text])
+        said = thought.end()
+    yield from filter(None, [text[said:]])
 
 
 def first_of(given: Mapping[str, Any], *names: str) -> Any:
@@ -437,7 +441,7 @@ def _call_of_part(part: Mapping[str, Any]) -> Iterator[Piece]:
     call, kind = _object_in(part, *_CALL_FIELDS) or part, str(part.get("type"))
     names = {ours: value for ours, theirs in _CALL_NAMES if (value := first_of(call, *theirs)) is not None}
     if _KINDS.get(kind) == "action":
-        names["name"] = kind.removesuffix("_call")
+        names |= {"name": kind.removesuffix("_call"), "args": first_of(call, "action", "operation")}
     elif kind.startswith("tool-") and "id" in names and "name" not in names:
         names["name"] = kind.removeprefix("tool-")
     own = {name: call[name] for name in _OF_CALL if name in call} if names else call
@@ -447,9 +451,11 @@ def _call_of_part(part: Mapping[str, Any]) -> Iterator[Piece]:
     if denied:
         # The result that Vercel's AI SDK makes of it.
         answer = {"type": "execution-denied", **({"reason": approval["reason"]} if approval.get("reason") else {})}
-    is_over = answer is not None or call.get("state") in _OVER or call.get("output") == ""
+    # OpenAI's own call of a server says how it ended in its status, and need not.
+    state = call.get("state", call.get("status") if kind == "mcp_call" else None)
+    is_over = answer is not None or state in _OVER or call.get("output") == ""
     if (kind == "mcp_call" or "state" in call) and is_over:
-        failed = denied or call.get("state") == _OVER[0] or first_of(call, *_CALL_ANSWERS[2:]) is not None
+        failed = denied or state in _FAILED or first_of(call, *_CALL_ANSWERS[2:]) is not None
         about = {"id": call.get("id"), "name": call.get("name"), **names}
         yield Result(answer, {"call_id": about["id"], "name": about["name"], "is_error": failed})
 

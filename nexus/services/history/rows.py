@@ -179,7 +179,6 @@ _TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 # A message of more bytes is a large one.
 _LARGE: Final = 4_096
-# Recorded for a result without a status, or without the name of its tool.
 # The revision of what stands in the place of a message: any version of the message is a later one.
 BEFORE_ALL: Final = -1
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
-from nexus.core.models import CALL_ARGUMENTS, CALL_IDS, CALL_NAMES
+from nexus.core.models import CALL_ARGUMENTS, CALL_IDS, CALL_NAMES, CALL_WITHIN
 from nexus.services.text.content import compact_json
 from nexus.services.text.escape import TOOL_RESULT, TOOL_USE, canonical, escape_within_line, fold, with_marks
 
@@ -77,7 +77,7 @@ def _read_call(call: Mapping[str, Any]) -> ToolCall:
         given = {key: value for key, value in inner.items() if key not in _NO_ARGUMENT}
     arguments, raw = _read_arguments(given)
     # An item of OpenAI's Responses API has an id of its own, and results name the other.
-    ids = (as_id(call.get(key)) for key in ("call_id", "id", *CALL_IDS))
+    ids = (as_id(each.get(key)) for each in (call, inner) for key in (*CALL_IDS, "id"))
     return ToolCall(next(filter(None, ids), ""), str(name) if is_named else _UNNAMED, arguments, raw)
 
 
@@ -90,7 +90,7 @@ def given_arguments(call: Mapping[str, Any]) -> Any:
 
 def described(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """What has name and arguments: the call itself, or an object in it."""
-    for key in ("function", "custom"):
+    for key in CALL_WITHIN:
         if isinstance(inner := call.get(key), Mapping):
             return inner
     return call

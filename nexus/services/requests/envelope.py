@@ -16,7 +16,17 @@ from typing import Any, Final, Self
 
 from nexus.core.erasure import owner_mark
 from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
-from nexus.core.models import ANSWER_TOPICS, CALL_IDS, CALL_NAMES, LONG_AGO, Message, Role, Topics, named_agent
+from nexus.core.models import (
+    ANSWER_TOPICS,
+    CALL_ARGUMENTS,
+    CALL_IDS,
+    CALL_NAMES,
+    LONG_AGO,
+    Message,
+    Role,
+    Topics,
+    named_agent,
+)
 from nexus.core.payloads import ErrorContent, ErrorDetail, ToolResult
 from nexus.core.ports import Delivery
 from nexus.core.signing import FIELD, Signing
@@ -398,21 +408,27 @@ def read_tool_call(delivery: Delivery, arrived_at: float, settings: RequestSetti
 
 
 def _called(content: Any) -> tuple[str, Any, str]:
-    """Name, arguments and id of the one call in a content: a message of a model, a part of one, or a call by itself.
+    """Name, arguments and id of the call in a content: a call by itself, else the only one in a message of a model.
 
     The arguments are as they came: what is repaired to be shown must not be carried out. `""` for no name and no id.
     """
-    rows = native({"role": Role.AI.value, "content": content, "metadata": {}})
-    made = [call for row in rows for call in row["metadata"].get("tool_calls", ())]
-    whole = content if isinstance(content, Mapping) else {}
-    # A call without a type, such as that of the contract, is not taken for a part of a message.
-    call = whole if not made else made[0] if len(made) == 1 else {}
+    call = whole = content if isinstance(content, Mapping) else {}
+    if not _is_call(whole):
+        # What was no valid call is named beside the valid ones.
+        said = {**whole, "invalid_tool_calls": None} if whole else content
+        rows = native({"role": Role.AI.value, "content": said, "metadata": {}})
+        made = [each for row in rows for each in row["metadata"].get("tool_calls", ())]
+        call = made[0] if len(made) == 1 else {} if made else whole
     inner = described(call)
     name = first_of(inner, *CALL_NAMES)
-    # Of a message with `tool_calls` the id is the message's; before there were those, it stood beside the one call.
-    beside = whole if "function_call" in whole else {}
-    ids = (each.get(key) for each in (call, inner, beside) for key in (*CALL_IDS, "id"))
-    return name if isinstance(name, str) else "", given_arguments(call), next(filter(None, map(as_id, ids)), "")
+    ids = (as_id(each.get(key)) for each in (call, inner) for key in (*CALL_IDS, "id"))
+    return name if isinstance(name, str) else "", given_arguments(call), next(filter(None, ids), "")
+
+
+def _is_call(given: Mapping[str, Any]) -> bool:
+    inner = described(given)
+    is_called = not {*CALL_ARGUMENTS, *CALL_IDS}.isdisjoint({*inner, *given})
+    return is_called and isinstance(first_of(inner, *CALL_NAMES), str)
 
 
 def _session_in(message: Message) -> tuple[str | None, str | None]:

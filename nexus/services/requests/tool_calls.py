@@ -140,8 +140,10 @@ class ToolCallService:
 
     def offer(self, call: ToolCallRequest) -> bool:
         """Accept a call, if only to refuse it. False when even too many refusals are waiting."""
+        if call.name in MEMORY_TOOLS:
+            return self._offer(call)
         is_announced = self._is_announced(call.name)
-        if call.name in MEMORY_TOOLS or (call.fault is not None and not is_announced):
+        if call.fault is not None and not is_announced:
             return self._offer(call)
         if is_announced or self._unanswered >= _MOST_WAITING:
             self._bus.done(call.delivery)

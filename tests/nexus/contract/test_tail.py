@@ -314,7 +314,7 @@ async def test_calls_are_searched(place: Place, written: Any, *, nested: bool) -
         assert await store.search_messages("o", "s", "z.bra", limit=9, texts_of=texts_of) == []
 
 
-@pytest.mark.parametrize("inside", ["", "function", "custom"])
+@pytest.mark.parametrize("inside", ["", "function", "custom", "functionCall"])
 @pytest.mark.parametrize("name", ["name", "toolName", "tool_name"])
 async def test_calls_of_other_frameworks_are_searched(place: Place, inside: str, name: str) -> None:
     """Whatever they call their name and their arguments, which may be a text; not those of a tool that is left out."""

@@ -482,10 +482,25 @@ class TestCalls:
                 ("c", "look", {}),
                 ("c", "", None),
             ),
-            (
-                {"type": "mcp_call", "id": "c", "name": "look", "arguments": "{}", "output": None},
-                ("c", "look", {}),
-                None,
+            *(
+                (
+                    {
+                        "type": "mcp_call",
+                        "id": "c",
+                        "name": "look",
+                        "arguments": "{}",
+                        "output": None,
+                        "status": status,
+                    },
+                    ("c", "look", {}),
+                    result,
+                )
+                for status, result in (
+                    (None, None),
+                    ("in_progress", None),
+                    ("completed", ("c", "", None)),
+                    ("failed", ("c", "", False)),
+                )
             ),
             *(
                 (

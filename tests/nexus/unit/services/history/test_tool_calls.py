@@ -48,6 +48,24 @@ def nested(name: Any, arguments: Any) -> dict[str, Any]:
     return {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"id": "c", "name": "f"},
+        {"id": "fc", "call_id": "c", "name": "f"},
+        {"id": "fc", "tool_call_id": "c", "tool_name": "f"},
+        {"toolUseId": "c", "name": "f"},
+        {"functionCall": {"id": "c", "name": "f"}},
+        {"id": "c", "function": {"name": "f", "id": "x"}},
+    ],
+    ids=str,
+)
+def test_which_id_is_of_the_call(call: dict[str, Any]) -> None:
+    """The one that results name, before a provider's own."""
+    (read,) = read_tool_calls([call])
+    assert (read.id, read.name) == ("c", "f")
+
+
 def test_extract_tool_call_annotation_web_search() -> None:
     """A search shows its query."""
     assert extract([WEB_SEARCH]) == "[tool_use:web_search, query:人工智能最新发展 2025]"

@@ -107,6 +107,40 @@ FORMS: Final[dict[str, Any]] = {
         "tool_kwargs": "{1",
         "tool_call_id": "c",
     },
+    "with its id beside it": {"functionCall": {"name": "search_memory", "args": "{1"}, "call_id": "c"},
+    "with an id of the provider's": {
+        "part_kind": "tool-call",
+        "tool_name": "search_memory",
+        "args": "{1",
+        "tool_call_id": "c",
+        "id": "fc_1",
+    },
+    "with the message it is from": {
+        "name": "search_memory",
+        "args": "{1",
+        "call_id": "c",
+        "message": {"role": "assistant", "tool_calls": [{"id": "d", "name": "update_working_memory", "args": "{}"}]},
+        "tool_calls": [{"id": "c", "name": "search_memory", "args": "{1"}, {"id": "d", "name": "web_search"}],
+    },
+    "beside an invalid one": {
+        "tool_calls": [{"id": "c", "name": "search_memory", "args": "{1"}],
+        "invalid_tool_calls": [{"id": "d", "name": "search_memory", "args": "{"}],
+    },
+    "wrapped in a list of calls": {
+        "tool_calls": [{"functionCall": {"id": "c", "name": "search_memory", "args": "{1"}}]
+    },
+    "with a further name": {
+        "type": "function",
+        "toolCallId": "c",
+        "function": {"name": "search_memory", "arguments": "{1"},
+    },
+    "with an action that is none of ours": {
+        "type": "tool_use",
+        "id": "c",
+        "name": "search_memory",
+        "input": "{1",
+        "action": {"a": 1},
+    },
     "in a list": [{"type": "tool_use", "id": "c", "name": "search_memory", "input": "{1"}],
     "in a list of OpenAI's": [
         {"id": "c", "type": "function", "function": {"name": "search_memory", "arguments": "{1"}}

@@ -265,7 +265,7 @@ class TestOtherTools:
         assert told["error"]["message"].startswith("content: holds no call that is understood")
 
     async def test_a_tool_that_is_announced(self) -> None:
-        """Before the call or after it: somebody runs it, so nothing is said, whatever is wrong with the call."""
+        """Before the call or after it: somebody runs it, so nothing is said. Before it, of an unusable call neither."""
         async with serving(unknown_tools_after_ms=1) as replica:
             replica.announced.add("weather")
             unusable = calling_other(call_id="c" * 257).model_copy(update={"id": "msg_3"})
