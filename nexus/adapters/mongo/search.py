@@ -1,8 +1,9 @@
 """Phrases in documents of MongoDB, taken literally and found whatever their case (contract §7)."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final, TypeAlias
 
 from anyio import to_thread
@@ -19,10 +20,10 @@ Newest: TypeAlias = Callable[..., Awaitable[list[Row]]]
 
 _STRUCTURED: Final[Row] = {"$type": ["object", "array"]}
 _CALLS: Final = "metadata.tool_calls"
-# Rows of other writers have other names than ours (contract §11).
-_PLACES: Final = ("", *(f"{name}." for name in CALL_WITHIN))
-_NAMES: Final = [place + name for place in _PLACES for name in CALL_NAMES]
-_ARGUMENTS: Final = [place + name for place in _PLACES for name in CALL_ARGUMENTS]
+# A call is flat or nested, and rows of other writers have other names than ours (contract §11).
+_PLACES: Final = ("", "function.", "custom.")
+# Where it hardly ever is.
+_WRAPPED: Final = [name for name in CALL_WITHIN if f"{name}." not in _PLACES]
 # Where rows of other writers hold what they say.
 _BESIDE: Final = ("tool_calls", "parts", "data", "additional_kwargs")
 # JSON text that is not what a tool is given.
@@ -47,8 +48,8 @@ class Search:
         """The finds, newest first."""
         check_phrase(self.text)
         pattern = containing(self.text)
-        in_a_call = self._in_a_call([{field: pattern} for field in (*_NAMES, *_ARGUMENTS)])
-        query = {**self._searched(), "$or": [{"content": pattern}, in_a_call]}
+        in_calls = self._in_calls((*CALL_NAMES, *CALL_ARGUMENTS), [pattern])
+        query = {**self._searched(), "$or": [{"content": pattern}, *in_calls]}
         finds = await newest(query, limit=limit, index=OF_SESSION)
         finds += await self._structured(newest, limit)
         # A list of texts may have been found both ways.
@@ -56,9 +57,9 @@ class Search:
 
     async def _structured(self, newest: Newest, limit: int) -> list[Row]:
         """Finds in objects, lists and escaped JSON, for which the server has no pattern."""
-        in_a_call = self._in_a_call([{field: each} for field in _ARGUMENTS for each in (_STRUCTURED, _ESCAPED)])
-        beside = [{name: _STRUCTURED} for name in ("content", *_BESIDE)]
-        query = {**self._searched(), "$or": [*beside, in_a_call]}
+        in_calls = self._in_calls(CALL_ARGUMENTS, [_STRUCTURED, _ESCAPED])
+        others = ("content", *_BESIDE, *(f"{_CALLS}.{name}" for name in _WRAPPED))
+        query = {**self._searched(), "$or": [*({name: _STRUCTURED} for name in others), *in_calls]}
         phrase = re.compile(re.escape(self.text), re.IGNORECASE)
         finds: list[Row] = []
         for skip in range(0, STRUCTURED_SEARCHED, _STRUCTURED_PAGE):
@@ -80,10 +81,14 @@ class Search:
             condition["run_id"] = {"$ne": self.without_run}
         return condition
 
-    def _in_a_call(self, fields: list[Row]) -> Row:
-        """The condition for a row with a call, of a tool that is not left out, one of whose fields is like this."""
-        others: Row = {name: {"$nin": [*self.without_tools]} for name in _NAMES} if self.without_tools else {}
-        return {_CALLS: {"$elemMatch": {**others, "$or": fields}}}
+    def _in_calls(self, names: Sequence[str], conditions: Sequence[Row]) -> Iterator[Row]:
+        """Conditions for a row with a call, of a tool that is not left out, that has something like this."""
+        for place in _PLACES:
+            others: Row = {f"{place}{name}": {"$nin": [*self.without_tools]} for name in CALL_NAMES}
+            others = others if self.without_tools else {}
+            # Not one condition with an $or in it, which the packaged server does not know.
+            for field, condition in product([f"{place}{name}" for name in names], conditions):
+                yield {_CALLS: {"$elemMatch": {**others, field: {**others.get(field, {}), **condition}}}}
 
 
 def check_phrase(text: str) -> None:

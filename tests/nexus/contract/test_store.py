@@ -830,7 +830,7 @@ async def test_internal_rows_of_a_session(place: Place) -> None:
         for other in ("writer", ""):
             assert ids(await store.session_messages("o", "s", limit=4, sub_agent=other)) == seen
         assert ids(await store.newest_messages("o", limit=9, excerpt_chars=100)) == seen
-        assert ids(await store.messages_of_runs("o", ["r"], limit=4)) == seen
+        assert ids(await store.messages_of_runs("o", [f"r{number}" for number in range(9)], limit=4)) == seen
     assert with_internal[5]["metadata"] == INTERNAL
 
 
