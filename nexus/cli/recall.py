@@ -200,15 +200,15 @@ async def _indexed(store: Store, owner: str, settings: Settings) -> IndexStatus:
             asked = anyio.current_time()
             found = await store.recall.status(owner)
             now = anyio.current_time()
-            if found.waiting is None:
-                # Whether anything was indexed is not known.
-                await _require_service(settings)
-                since = now
-            elif left is None or found.waiting < left:
+            if found.waiting is not None and (left is None or found.waiting < left):
                 advance((left or found.waiting) - found.waiting)
                 left, since = found.waiting, now
             elif now - since > _STALLED_S:
                 await _require_service(settings)
+                if found.waiting is None:
+                    # Whether anything was indexed is not known.
+                    since = now
+                    continue
                 raise NexusError(
                     f"a service answers, but indexed nothing for {_STALLED_S:.0f} s: see its log, and "
                     "recall.enabled in its settings"

@@ -2,7 +2,7 @@
 
 - MongoDB sorts values of one type before those of another, so rows of other programs whose `timestamp` is a text are
   read by themselves and merged here.
-- Long contents are cut on the server (`projections`).
+- Long contents of rows that are larger than `_LARGEST_SMALL` are cut on the server (`projections`, decision 30).
 - A tail is read by an index that has a session's rows in stored order. Where many rows are left out of it, their
   `_id`s are compared here: some servers need the product of both numbers for it.
 """

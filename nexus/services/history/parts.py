@@ -113,7 +113,8 @@ _OF_CALL: Final = (
 _CALL_ANSWERS: Final = ("output", "result", "error", "errorText")
 # States in which a call has its result, be it nothing.
 _FAILED: Final = ("output-error", "failed")
-_OVER: Final = ("output-available", "result", "completed", *_FAILED)
+_OVER: Final = ("output-available", "result", "output-error")
+_OVER_ON_SERVER: Final = ("completed", "failed")
 
 MediaKind = Literal["image", "audio", "video", "file"]
 _SEEN_OR_HEARD: Final[Sequence[MediaKind]] = ("image", "audio", "video")
@@ -438,7 +439,9 @@ def _named(kind: Any) -> str:
 
 def _call_of_part(part: Mapping[str, Any]) -> Iterator[Piece]:
     """A call, and its result where the part has that, too."""
-    call, kind = _object_in(part, *_CALL_FIELDS) or part, str(part.get("type"))
+    call, kind = _object_in(part, *_CALL_FIELDS), str(part.get("type"))
+    # The id may stand beside it.
+    call = {**{name: part[name] for name in (*CALL_IDS, "id") if name in part}, **call} if call else part
     names = {ours: value for ours, theirs in _CALL_NAMES if (value := first_of(call, *theirs)) is not None}
     if _KINDS.get(kind) == "action":
         names |= {"name": kind.removesuffix("_call"), "args": first_of(call, "action", "operation")}
@@ -451,10 +454,10 @@ def _call_of_part(part: Mapping[str, Any]) -> Iterator[Piece]:
     if denied:
         # The result that Vercel's AI SDK makes of it.
         answer = {"type": "execution-denied", **({"reason": approval["reason"]} if approval.get("reason") else {})}
-    # OpenAI's own call of a server says how it ended in its status, and need not.
-    state = call.get("state", call.get("status") if kind == "mcp_call" else None)
-    is_over = answer is not None or state in _OVER or call.get("output") == ""
-    if (kind == "mcp_call" or "state" in call) and is_over:
+    is_on_server = kind == "mcp_call"
+    state = call.get("status" if is_on_server else "state")
+    is_over = state in (_OVER_ON_SERVER if is_on_server else _OVER) or call.get("output") == ""
+    if (is_on_server or "state" in call) and (answer is not None or is_over):
         failed = denied or state in _FAILED or first_of(call, *_CALL_ANSWERS[2:]) is not None
         about = {"id": call.get("id"), "name": call.get("name"), **names}
         yield Result(answer, {"call_id": about["id"], "name": about["name"], "is_error": failed})

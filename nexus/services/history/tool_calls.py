@@ -77,7 +77,7 @@ def _read_call(call: Mapping[str, Any]) -> ToolCall:
         given = {key: value for key, value in inner.items() if key not in _NO_ARGUMENT}
     arguments, raw = _read_arguments(given)
     # An item of OpenAI's Responses API has an id of its own, and results name the other.
-    ids = (as_id(each.get(key)) for each in (call, inner) for key in (*CALL_IDS, "id"))
+    ids = (as_id(each.get(key)) for each in (inner, call) for key in (*CALL_IDS, "id"))
     return ToolCall(next(filter(None, ids), ""), str(name) if is_named else _UNNAMED, arguments, raw)
 
 
@@ -91,7 +91,10 @@ def given_arguments(call: Mapping[str, Any]) -> Any:
 def described(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """What has name and arguments: the call itself, or an object in it."""
     for key in CALL_WITHIN:
-        if isinstance(inner := call.get(key), Mapping):
+        # What is beside a call may have one of these names, too.
+        if isinstance(inner := call.get(key), Mapping) and (
+            call.get("type") == key or not inner.keys().isdisjoint({*CALL_NAMES, *CALL_ARGUMENTS})
+        ):
             return inner
     return call
 

@@ -47,6 +47,8 @@ _DIGEST_CHARS: Final = 32
 # How long a call waits for another replica, or for Redis, on a bus that keeps nothing.
 _LONGEST_S: Final = 120.0
 _NAMES: Final = tuple(name.encode() for name in sorted(MEMORY_TOOLS))
+# A message has one of these, or a result.
+_OF_NO_CALL: Final = ("role", "result", "output", "tool_name")
 _NO_CALL: Final = 'content: holds no call that is understood; {"name", "args", "call_id"} is, and what models send'
 # JSON may spell the letters of a name as \u0061.
 _ESCAPED_LETTER: Final = b"\\u00"
@@ -412,23 +414,32 @@ def _called(content: Any) -> tuple[str, Any, str]:
 
     The arguments are as they came: what is repaired to be shown must not be carried out. `""` for no name and no id.
     """
-    call = whole = content if isinstance(content, Mapping) else {}
-    if not _is_call(whole):
-        # What was no valid call is named beside the valid ones.
-        said = {**whole, "invalid_tool_calls": None} if whole else content
-        rows = native({"role": Role.AI.value, "content": said, "metadata": {}})
-        made = [each for row in rows for each in row["metadata"].get("tool_calls", ())]
-        call = made[0] if len(made) == 1 else {} if made else whole
+    whole = content if isinstance(content, Mapping) else {}
+    call = whole if _is_call(whole) else _only_call(content)
     inner = described(call)
     name = first_of(inner, *CALL_NAMES)
-    ids = (as_id(each.get(key)) for each in (call, inner) for key in (*CALL_IDS, "id"))
+    ids = (as_id(each.get(key)) for each in (inner, call) for key in (*CALL_IDS, "id"))
     return name if isinstance(name, str) else "", given_arguments(call), next(filter(None, ids), "")
 
 
 def _is_call(given: Mapping[str, Any]) -> bool:
-    inner = described(given)
-    is_called = not {*CALL_ARGUMENTS, *CALL_IDS}.isdisjoint({*inner, *given})
-    return is_called and isinstance(first_of(inner, *CALL_NAMES), str)
+    """Whether it is no message of a model, which may have a name, too, and no result."""
+    inner, calls = described(given), given.get("tool_calls")
+    is_message = "role" in given or (isinstance(calls, list) and len(calls) == 1)
+    has_arguments = any(inner.get(name) is not None for name in CALL_ARGUMENTS)
+    return has_arguments and isinstance(first_of(inner, *CALL_NAMES), str) and not is_message and "result" not in given
+
+
+def _only_call(content: Any) -> Mapping[str, Any]:
+    """The call in a message, or in a part of one; `{}` where there are several, or results."""
+    rows = native({"role": Role.AI.value, "content": content, "metadata": {}})
+    made = [each for row in rows for each in row["metadata"].get("tool_calls", ())]
+    made = [each for each in made if each.get("type") != "invalid_tool_call"]
+    if any(row["role"] == Role.TOOL.value for row in rows) or len(made) > 1:
+        return {}
+    # A call without arguments may have no type, and is then no part of a message.
+    is_bare = isinstance(content, Mapping) and content.keys().isdisjoint(_OF_NO_CALL)
+    return made[0] if made else content if is_bare else {}
 
 
 def _session_in(message: Message) -> tuple[str | None, str | None]:

@@ -56,7 +56,8 @@ def nested(name: Any, arguments: Any) -> dict[str, Any]:
         {"id": "fc", "tool_call_id": "c", "tool_name": "f"},
         {"toolUseId": "c", "name": "f"},
         {"functionCall": {"id": "c", "name": "f"}},
-        {"id": "c", "function": {"name": "f", "id": "x"}},
+        {"id": "x", "functionCall": {"id": "c", "name": "f"}},
+        {"id": "c", "name": "f", "function_call": {"a": 1}, "custom": {"ui": 1}},
     ],
     ids=str,
 )

@@ -124,7 +124,7 @@ FORMS: Final[dict[str, Any]] = {
     },
     "beside an invalid one": {
         "tool_calls": [{"id": "c", "name": "search_memory", "args": "{1"}],
-        "invalid_tool_calls": [{"id": "d", "name": "search_memory", "args": "{"}],
+        "invalid_tool_calls": [{"id": "d", "name": "search_memory", "args": "{", "type": "invalid_tool_call"}],
     },
     "wrapped in a list of calls": {
         "tool_calls": [{"functionCall": {"id": "c", "name": "search_memory", "args": "{1"}}]
@@ -140,6 +140,21 @@ FORMS: Final[dict[str, Any]] = {
         "name": "search_memory",
         "input": "{1",
         "action": {"a": 1},
+    },
+    "in a list, with its id beside it": [{"functionCall": {"name": "search_memory", "args": "{1"}, "call_id": "c"}],
+    "with an id around it": {"id": "x", "functionCall": {"id": "c", "name": "search_memory", "args": "{1"}},
+    "in a message with a name": {
+        "role": "assistant",
+        "name": "planner",
+        "tool_call_id": None,
+        "tool_calls": [{"id": "c", "name": "search_memory", "args": "{1"}],
+    },
+    "with more beside it": {
+        "toolCallId": "c",
+        "toolName": "search_memory",
+        "input": "{1",
+        "custom": {"ui": 1},
+        "function": {"description": "d"},
     },
     "in a list": [{"type": "tool_use", "id": "c", "name": "search_memory", "input": "{1"}],
     "in a list of OpenAI's": [
@@ -187,9 +202,17 @@ def test_a_call_of_another_tool() -> None:
     assert (found.name, found.call_id, found.fault) == ("web_search", "c", None)
 
 
+RESULTS: Final[list[Any]] = [
+    {"result": "t", "tool_name": "search_memory", "status": "success", "call_id": "c"},
+    {"content": "t", "tool_name": "search_memory", "call_id": "c"},
+    {"type": "tool-search_memory", "toolCallId": "c", "state": "output-available", "input": {}, "output": "ok"},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}]},
+]
+
+
 @pytest.mark.parametrize(
     "content",
-    ["compact_history", [], {}, {"name": 5}, {"name": ""}, {"tool_calls": [ARGS, ARGS]}, {"function": 5}],
+    ["compact_history", [], {}, {"name": 5}, {"name": ""}, {"tool_calls": [ARGS, ARGS]}, {"function": 5}, *RESULTS],
     ids=str,
 )
 def test_what_is_no_call(content: Any) -> None:
